@@ -419,10 +419,16 @@ with more taps, 6, one channel per thread is quicker, 60.5 us instead of 63.3 fo
 """
 
 ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS = 8, 9, 16
-"""Tokens per thread of CausalConv1dOddchannelsFwd, and those without sequence numbers and states: more where they make
+"""Tokens per thread of CausalConv1dOddchannelsFwd. Without sequence numbers and states there are more where they make
 fewer blocks, and most where a block then has a whole sequence. On an H200 9 take 71.4 us instead of 74.1 for 8 x 4097 x
 2048, and for 1 x 2049 x 2048, which then is one wave of blocks, 7.8 instead of 8.9; 16 take 24.7 instead of 25.5 for
 512 x 515 x 64, but 9.3 for 1 x 2049 x 2048.
+"""
+
+LONG_ODD_TOKENS = 256
+"""Tokens of a sequence from which MORE_ODD_TOKENS are best with sequence numbers or states, and tiles inside a sequence
+have code of their own. On an H200 64 x 4097 x 256 take 74.8 us with sequence numbers instead of 75.8, and 81.7 with
+states instead of 84.1; 128 x 4097 x 128 take 79.7 instead of 75.7, and 88.9 instead of 87.5.
 """
 
 
@@ -448,14 +454,14 @@ class CausalConv1dOddchannelsFwd(FilterKernel):
         for axes in _dense_axes():
             if axes["input_t"].itemsize == 2 and axes["width"] in ODD_WIDTHS and axes["vec"] == ODD_CHANNELS:
                 yield cls(tokens=ODD_TOKENS, **axes)
+                yield cls(tokens=MORE_ODD_TOKENS, **axes)
                 if not (axes["seq_idx"] or axes["states"]):
-                    yield cls(tokens=MORE_ODD_TOKENS, **axes)
                     yield cls(tokens=MOST_ODD_TOKENS, **axes)
 
     def with_most_tokens(self, seqlen: int) -> CausalConv1dOddchannelsFwd:
         """The same with as many tokens per thread as are best for x of this length."""
         if self.seq_idx or self.states:
-            return self
+            return replace(self, tokens=MORE_ODD_TOKENS) if seqlen >= LONG_ODD_TOKENS else self
         fewer, more, most = (self.warps * n for n in (ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS))
         if more < seqlen <= most:
             return replace(self, tokens=MOST_ODD_TOKENS)

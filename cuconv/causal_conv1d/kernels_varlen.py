@@ -19,7 +19,7 @@ from cuconv.causal_conv1d.kernels import (
 )
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.dtypes import FLOAT16, FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
@@ -66,17 +66,26 @@ def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
             yield {**axes, "tokens": channel_tile_tokens(axes["input_t"].itemsize, axes["width"], dim_vecs)}
 
 
-PREFIXES = 4
-"""Sequences per warp of blocks with prefixes, where most have one token. On an H200 2, 4 and 8 take 80.4, 75.0 and 74.3
-us for 2048 sequences of 8192 channels, 4 and 8 take 12.5 and 14.2 for 256."""
+FEW_PREFIXES, PREFIXES, ENOUGH_PREFIXES = 3, 4, 300
+"""Sequences per warp of blocks with prefixes where most are short, and the prefixes per multiprocessor from which there
+are more. On an H200 3 and 4 take 75.9 and 74.6 us for 2048 single tokens of 8192 channels, 13.1 and 13.9 for 256; 93.5
+and 92.4 for 2048 sequences of two, 9.5 and 10.0 for 128.
+"""
 
 MANY_PREFIXES = 40
-"""Prefixes per multiprocessor, counted by warps, that keep it busy with a warp for PREFIXES of them. On an H200 96
+"""Prefixes per multiprocessor, counted by warps, that keep it busy with a warp for several of them. On an H200 96
 sequences of one token and 8192 channels, 46 such prefixes, take 7.7 us so and 9.0 one by one; 64 of 4096 channels, with
 16, take 6.4 and 5.9."""
 
-SINGLES_WIDTHS = range(2, 5)
-"""Filter widths, in taps, of kernels for single tokens: taps stay in registers."""
+WHOLE = {1: 2, 32: 4.5}
+"""Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it does
+so: of more than one only with four taps and without float16, of which hundreds of bytes would spill. On an H200 2048
+sequences of two tokens and 8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of random
+lengths with a mean of four tokens take 37 instead of 38, but 62 instead of 54 with eight.
+"""
+
+SHORT_WIDTHS = range(2, 5)
+"""Filter widths, in taps, of kernels for single tokens and short sequences: taps stay in registers."""
 
 
 @dataclass(frozen=True)
@@ -95,36 +104,57 @@ class CausalConv1dVarlenFwd(PoolKernel):
     """Whether inputs and results are multiplied by gates, or residuals added to results."""
     payload: bool = False
     """Whether raw inputs are copied to a payload."""
-    singles: bool = False
-    """Whether most sequences have one token: a warp has the prefixes of several, and few tiles have other tokens."""
+    whole: int = 0
+    """Tokens of a sequence up to which a warp, which has the prefixes of several, convolves it as a whole, so that few
+    tiles have other tokens; else 0.
+    """
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
         for axes in _varlen_channel_axes():
             for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
                 yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
-            if axes["width"] in SINGLES_WIDTHS:
-                yield cls(routed=False, singles=True, **axes)
+            yield from (cls(routed=False, whole=whole, **axes) for whole in cls(routed=False, **axes).wholes())
 
-    def are_singles(self, dim: int, total: int, sequences: int, snapshots: int, processors: int) -> bool:
-        """Whether most of this many sequences have one token, and they are enough for warps with several of them.
+    def wholes(self) -> list[int]:
+        """The values of `whole` but 0 that kernels for these types have."""
+        if self.width not in SHORT_WIDTHS:
+            return []
+        has_float16 = FLOAT16 in (self.input_t, self.weight_t, self.state_t)
+        return [whole for whole in WHOLE if whole == 1 or (self.width == 4 and not has_float16)]
+
+    def most_whole(self, dim: int, total: int, sequences: int, snapshots: int, processors: int) -> int:
+        """The best `whole` where sequences are short and enough for warps with the prefixes of several; else 0.
 
         Of longer ones the prefixes of several would wait for each other: 512 of random lengths take 88 us on an H200
         instead of 86.
         """
-        is_plain = not (self.routed or self.gated or self.payload or snapshots) and self.width in SINGLES_WIDTHS
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         are_many = block_vecs == WARP_SIZE and dim_blocks * sequences >= MANY_PREFIXES * processors
-        return is_plain and are_many and total < 2 * sequences
+        if self.routed or self.gated or self.payload or snapshots or not are_many:
+            return 0
+        return next((whole for whole in self.wholes() if total < WHOLE[whole] * sequences), 0)
 
-    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total) and this many rows of snapshots."""
+    def prefixes(self, dim: int, sequences: int, processors: int) -> int:
+        """Sequences per warp of blocks with prefixes."""
+        dim_blocks, _ = share_channels(ceil_div(dim, self.vec))
+        are_few = dim_blocks * sequences < ENOUGH_PREFIXES * processors
+        return 1 if not self.whole else FEW_PREFIXES if are_few else PREFIXES
+
+    def launch_config(
+        self, dim: int, total: int, sequences: int, snapshots: int = 0, prefixes: int = 1
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total), this many rows of snapshots and this many sequences per warp."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
         snapshot_groups = ceil_div(snapshots, tiles * SNAPSHOTS_AT_ONCE)
-        prefixes = PREFIXES if self.singles else 1
         prefix_groups = (ceil_div(sequences, tiles * prefixes) if self.width > 1 else 0) + snapshot_groups
-        mix = _mix_groups(ceil_div(total, self.tokens * tiles), prefix_groups)
+        tile_groups = ceil_div(total, self.tokens * tiles)
+        if self.whole:
+            # A block has the tiles of several across the channels.
+            shares = ceil_div(dim_blocks, self.constants["kShare"])
+            tile_groups = ceil_div(tile_groups * shares, dim_blocks)
+        mix = _mix_groups(tile_groups, prefix_groups)
         return self.config(dim_blocks * mix[0]), {
             "prefixes": prefixes,
             "snapshot_groups": snapshot_groups,
@@ -135,9 +165,10 @@ class CausalConv1dVarlenFwd(PoolKernel):
         }
 
 
-LONG_TILE, LONG_TILE_ELEMENTS = 16, 2**17
+LONG_TILE, LONG_TILE_ELEMENTS = 14, 2**17
 """Tokens per warp of CausalConv1dVarlenL2normFwd where `has_long_tiles`, and the elements of x per multiprocessor from
-which there are as many: on an H200 8192 tokens of 48 heads take 56.4 us instead of 59.2, but 2048 19.5 instead of 18.4.
+which there are as many: on an H200 8192 tokens of 48 heads took 56.4 us instead of 59.2, but 2048 19.5 instead of 18.4.
+10, 12, 14 and 16 tokens take 55.9, 55.0, 54.1 and 54.6 us, and for 512 random lengths 75.8, 75.9, 76.0 and 76.8.
 """
 
 
@@ -405,25 +436,41 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     """Whether SiLU follows the sum."""
     addressed: bool
     """Whether slots may be in columns, states go to other slots, be only read or have snapshots, or padding stay."""
+    staged: bool = False
+    """Whether sequences are short enough for their states in shared memory, where the columns of a state are one run of
+    aligned vectors of 16 bytes.
+    """
+    singles: bool = False
+    """Whether most sequences have one token, and states are such runs."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
         for axes in _varlen_axes():
             if axes["width"] in cls.WIDTHS:
                 yield cls(**axes)
+                is_narrow = axes["state_t"].itemsize <= axes["input_t"].itemsize
+                if axes["width"] in SHORT_WIDTHS and is_narrow and not axes["addressed"]:
+                    yield from (cls(staged=not singles, singles=singles, **axes) for singles in (False, True))
 
     @property
     def tile(self) -> int:
         """Tokens per block."""
-        return self.warps * self.constants["kPartVecs"] * MAX_VECTOR_BYTES // self.input_t.itemsize
+        part_vecs = self.constants["kSinglePartVecs" if self.singles else "kPartVecs"]
+        return self.warps * part_vecs * MAX_VECTOR_BYTES // self.input_t.itemsize
 
-    def launch_config(self, dim: int, total: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total) and this many rows of snapshots."""
+    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int = 0) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total) with this many sequences and rows of snapshots."""
         tiles = ceil_div(total, self.tile)
+        groups = ceil_div(dim, self.constants["kSingleChannels"] if self.singles else WARP_SIZE)
         share = min(2**32 // tiles + (tiles < 2**16), 2**32 - 1)
-        division = {"tiles": fast_div(tiles), "tile_share": share, "snapshot_groups": 0}
-        division["tile_snapshots"] = ceil_div(snapshots, tiles)
-        return self.config(ceil_div(dim, WARP_SIZE) * tiles), division
+        return self.config(groups * tiles), {
+            "tiles": fast_div(tiles),
+            "channel_groups": fast_div(groups),
+            "tile_share": share,
+            "sequences_per_token": sequences / total,
+            "snapshot_groups": 0,
+            "tile_snapshots": ceil_div(snapshots, tiles),
+        }
 
 
 @dataclass(frozen=True)

@@ -251,8 +251,10 @@ def _is_near(o: Operands) -> bool:
     pools = (o.conv_state,) if o.intermediate_conv_window is None else (o.conv_state, o.intermediate_conv_window)
     of_slot = (each._replace(shape=(1, *each.shape[1:])) for each in pools)
     indices = (o.conv_state_indices, o.state_column, o.dst_state_indices, o.has_initial_state, o.query_start_loc)
-    spans = [each.span for each in (o.x, *of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
-    reach = max(*(abs(each.strides[0]) for each in pools), *(end - begin for begin, end in spans))
+    arrays = [each for each in (o.x, *of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
+    # Kernels count indices of 64 bits in words.
+    reaches = ((end - begin) * (2 if each.dtype is INT64 else 1) for each in arrays for begin, end in (each.span,))
+    reach = max(*(abs(each.strides[0]) for each in pools), *reaches)
     threads = CausalConv1dUpdateFew.threads
     return reach <= MAX_DIVIDEND and threads // 2 <= o.x.shape[1] <= FEW_GRID * threads
 
@@ -388,21 +390,31 @@ def _launch_of_few(o: Operands, kernel: CausalConv1dUpdateFew) -> Launch:
         "pad_slot_id": _pad_slot(o),
         "bias_bytes": o.bias.itemsize if o.bias else 0,
         "is_read_only": o.disable_state_update,
-        "conv_state_stride": o.conv_state.strides,
-        "out_stride": (out.strides[is_packed], out.strides[3]),
+        "conv_state_stride": o.conv_state.strides[::2],
+        "conv_state_dim_stride": o.conv_state.strides[1],
+        "out_stride": out.strides[is_packed],
+        "out_dim_stride": out.strides[3],
         "keeps_padding": o.keeps_padding,
         "has_initial_state_stride": strides_or_zeros(o.has_initial_state, 1)[0],
-        "sequences": o.sequences,
+        "query_start_loc_words": _words(o.query_start_loc, 0),
         "total": o.x.shape[2],
         "range_begin": [0, *ranges.ends(o.outs)[:-1]] + [MAX_DIVIDEND] * absent,
         "range_stride": [each.strides[0] for each in o.outs] + [0] * absent,
-        **index_numbers(conv_state_indices=o.conv_state_indices, query_start_loc=o.query_start_loc),
+        "conv_state_indices_words": _words(o.conv_state_indices, 0),
+        "conv_state_indices_is_int64": o.conv_state_indices is not None and o.conv_state_indices.dtype is INT64,
         **slots.numbers(o.conv_state_indices, o.state_column, o.dst_state_indices),
+        "slot_column_words": _words(o.conv_state_indices, 1) if o.state_column else 0,
     }
+    del numbers["slot_column_stride"]
     for name, layout in (("x", o.x), *((name, getattr(o, name)) for name in GATES)):
         batch, dim, token = strides_or_zeros(layout, 3)
-        numbers[f"{name}_stride"] = (token if is_packed else batch, dim)
+        numbers[f"{name}_stride"], numbers[f"{name}_dim_stride"] = token if is_packed else batch, dim
     return Launch.packed(kernel, kernel.launch_config(o.x.shape[1], o.sequences), **numbers)
+
+
+def _words(indices: Layout | None, axis: int) -> int:
+    """The distance along an axis of an index array in words of 32 bits; 0 where there is no array."""
+    return 0 if indices is None else indices.strides[axis] * indices.itemsize // 4
 
 
 def _batch(o: Operands) -> int:

@@ -17,6 +17,7 @@ from cuconv.causal_conv1d.kernels import (
 from cuconv.causal_conv1d.kernels_varlen import (
     LONG_TILE,
     LONG_TILE_ELEMENTS,
+    SHORT_WIDTHS,
     CausalConv1dVarlenBlocks,
     CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
@@ -42,6 +43,15 @@ SHORT = 512
 of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512, 74 and 74 for 8 x 1024.
 """
 
+
+STAGED = 24
+"""Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 103.7 us instead
+of 108.5 for 512 random lengths, 171 and 205 for 2048 x 4, but 94.8 and 92.0 for 256 x 32."""
+
+STAGED_BLOCKS = 9
+"""Blocks per multiprocessor above which they do: one wave of them takes longer where there is more code to fetch. On an
+H200 64 x 16 with 4096 channels, 1024 blocks, take 10.3 us so and 10.1 otherwise; 256 x 8, 2048 blocks, 20.8 and 22.1.
+"""
 
 MOST_TILES = 4
 """Tiles of a strip whose results go over x, at most. On an H200 2, 4 and 16 give 84, 80 and 83 us for one sequence of
@@ -231,9 +241,10 @@ def _channels(o: Operands) -> Launch:
     tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
     more: dict[str, Any] = {"gated": bool(o.beside_x), "payload": o.payload is not None}
     kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **more, **_axes(o, vec))
-    singles = kernel.are_singles(dim, total, o.sequences, o.snapshot_rows, multiprocessors(o.x.device))
-    kernel = replace(kernel, singles=singles)
-    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
+    processors = multiprocessors(o.x.device)
+    kernel = replace(kernel, whole=kernel.most_whole(dim, total, o.sequences, o.snapshot_rows, processors))
+    prefixes = kernel.prefixes(dim, o.sequences, processors)
+    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows, prefixes)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
@@ -299,6 +310,22 @@ def _snapshots_are_runs(o: Operands) -> bool:
     return is_dense and not any(quantity % run for quantity in (first, *pool.active(0)))
 
 
+def _with_runs(o: Operands, kernel: CausalConv1dVarlenShortrowsFwd) -> CausalConv1dVarlenShortrowsFwd:
+    """The kernel for short sequences where the columns of all channels of a state are one run of aligned vectors."""
+    pool = o.conv_states
+    if kernel.addressed or kernel.width not in SHORT_WIDTHS or pool is None or pool.itemsize > o.x.itemsize:
+        return kernel
+    (dim, total), columns = o.x.shape, kernel.width - 1
+    is_run = pool.shape[2] == columns and dim % (MAX_VECTOR_BYTES // pool.itemsize) == 0 and _snapshots_are_runs(o)
+    if not is_run:
+        return kernel
+    if total < 2 * o.sequences:
+        return replace(kernel, singles=True)
+    blocks = ceil_div(dim, WARP_SIZE) * ceil_div(total, kernel.tile)
+    are_many = blocks > STAGED_BLOCKS * multiprocessors(o.x.device)
+    return replace(kernel, staged=are_many and total <= STAGED * o.sequences)
+
+
 def _tile_vector(o: Operands) -> int:
     """Elements of the widest vector along tokens when a tile begins at the same token in all rows."""
     quantities = [o.x.first, *o.x.active(0)]
@@ -310,8 +337,11 @@ def _tile_vector(o: Operands) -> int:
 def _short_rows(o: Operands) -> Launch:
     dim, total = o.x.shape
     kernel = CausalConv1dVarlenShortrowsFwd(**_axes(o, _tile_vector(o)))
-    config, division = kernel.launch_config(dim, total, o.snapshot_rows)
+    kernel = _with_runs(o, kernel)
+    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
     numbers = _numbers(o, 1) | {"snapshots_are_packed": _snapshots_are_runs(o)}
+    if kernel.singles:
+        numbers |= filter_numbers(o.weight, o.bias, 2)
     return Launch.packed(kernel, config, **numbers, **division)
 
 

@@ -46,6 +46,9 @@ fill tiles of up to 4096 tokens, and on how many sequences of 4096 tokens there 
 SHORT = 64
 """Tokens of each of many packed sequences: few enough for every kernel of short ones."""
 
+SHORTER = 16
+"""The same, few enough for convolutions that have states in shared memory."""
+
 BATCHES = (*range(1, 65), *(2**power * part // 8 for power in range(6, 12) for part in range(9, 17)))
 """Sequences of decode steps: each number up to 64, and 8 numbers between each power of two and the next."""
 
@@ -178,11 +181,13 @@ def _widths(options: argparse.Namespace, function: str) -> list[dict[str, Any]]:
 def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iterator[Workload]:
     """Calls that together launch every kernel of these functions in a model's prefills and decode steps."""
     packed = [function for function in MAKERS if function in functions and "sequences" in MAKERS[function]().sizes]
+    convolutions = [function for function in packed if function.startswith("causal_conv1d")]
     for tokens in TOKENS:
         yield from of_model(model, dtype, tokens, (), str(tokens), functions)
         yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, SHORT)), packed)
-    # Many sequences of one token have a kernel of their own.
-    yield from of_model(model, dtype, MOST_TOKENS, (), _lengths(MOST_TOKENS, MOST_TOKENS), packed)
+        # Convolutions have kernels for sequences of a few tokens, and for those of one.
+        for length in (SHORTER, 1):
+            yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, length)), convolutions)
     # The shape of a scan's tiles depends on the number of packed sequences, and not monotonically.
     scans = [function for function in packed if function.startswith("selective_scan")]
     for count in range(1, MOST_TOKENS // LONG + 1):

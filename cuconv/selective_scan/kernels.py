@@ -320,6 +320,26 @@ class SelectiveScanBwdStates(Kernel):
 
 
 @dataclass(frozen=True)
+class SelectiveScanBwdSweeps(SegmentKernel):
+    """`parts` lanes own a channel, and walk all of its tokens."""
+
+    input_t: DType
+    parts: int
+    at_once: int
+    by_channel: bool
+
+    @property
+    def group(self) -> int:
+        return self.parts
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdSweeps]:
+        for input_t, shape, by_channel in product(FLOATS, TILE_TIMES, (False, True)):
+            if shape.sweeps and shape.fits(input_t, 0, MAX_TOKENS):
+                yield cls(input_t, shape.parts, shape.at_once, by_channel)
+
+
+@dataclass(frozen=True)
 class SelectiveScanBwdMatrices(Kernel):
     """A thread owns one number of dB or dC, and loads `ahead` blocks' parts of it at a time."""
 

@@ -206,8 +206,8 @@ class SelectiveStateUpdateQuantised(_Steps):
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateQuantisedHeads(Kernel):
-    """One token, states of 8-bit codes and one decay a head, for many sequences: warps walk over heads."""
+class WalkedHeads(Kernel):
+    """Warps walk over heads with states of 8-bit codes."""
 
     EARLY = _Rows.EARLY
 
@@ -218,7 +218,7 @@ class SelectiveStateUpdateQuantisedHeads(Kernel):
     b_t: DType
 
     @classmethod
-    def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedHeads]:
+    def variants(cls) -> Iterator[WalkedHeads]:
         for d_state, input_t, state_t in product(HEADS_D_STATES, FLOATS, BYTES):
             for a_t, b_t in dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t))):
                 yield cls(d_state, input_t, state_t, a_t, b_t)
@@ -235,3 +235,8 @@ class SelectiveStateUpdateQuantisedHeads(Kernel):
         config = self.config(ceil_div(batch * nheads // heads, self.warps))
         numbers = {"row_tiles": fast_div(headdim // self.tile), "nheads": fast_div(nheads), "heads": heads}
         return config, numbers
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantisedHeads(WalkedHeads):
+    """One token, states of 8-bit codes and one decay a head, for many sequences: warps walk over heads."""

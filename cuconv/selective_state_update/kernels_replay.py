@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, DType
@@ -20,7 +20,7 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
-from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, lanes
+from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateSingle, WalkedHeads, lanes
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -46,11 +46,16 @@ def max_tokens() -> int:
     return structs.constant(source.load(), "selective_state_update/replay.cuh", "kMaxReplayTokens")
 
 
-def most_rows(capacity: int, vec: int, state_t: DType) -> int:
-    """Rows per group of lanes at most: what their states leave registers for."""
+def most_rows(capacity: int, vec: int, state_t: DType, most: int = 64) -> int:
+    """Rows per group of lanes at most: what their states, `most` elements a lane, leave registers for."""
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
-    return max((rows for rows in ROWS if rows <= sharing and rows * elements <= 64), default=1)
+    return max((rows for rows in ROWS if rows <= sharing and rows * elements <= most), default=1)
+
+
+def most_folded(capacity: int, vec: int, state_t: DType) -> int:
+    """The same where single tokens are put in states at once: codes stay as they are in memory."""
+    return most_rows(capacity, vec, state_t, 128 if state_t in CODES else 64)
 
 
 def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, vec: int) -> bool:
@@ -67,13 +72,13 @@ def is_whole(dtype: DType, vec: int) -> bool:
     return vec * dtype.itemsize == MAX_VECTOR_BYTES
 
 
-def _arrays(d_state: int) -> Iterator[dict[str, Any]]:
-    """The dtypes, vectors and rows that kernels may have, how they round, and their offsets."""
+def _arrays(d_state: int, most: Callable[[int, int, DType], int] = most_rows) -> Iterator[dict[str, Any]]:
+    """The dtypes, vectors and rows, at most `most`, that kernels may have, how they round, and their offsets."""
     for input_t, state_t in product(FLOATS, (*FLOATS, *CODES)):
         # B and C have more bits than x only where A has them, too.
         pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
         for (a_t, b_t), vec, rows in product(pairs, vectors(state_t), ROWS):
-            if vec > d_state or rows > most_rows(d_state, vec, state_t):
+            if vec > d_state or rows > most(d_state, vec, state_t):
                 continue
             types = {"input_t": input_t, "state_t": state_t, "a_t": a_t, "b_t": b_t}
             for stochastic, index32 in ROUNDINGS if state_t is not FLOAT32 else ROUNDINGS[:2]:
@@ -93,7 +98,7 @@ def _divided(kernel: Kernel, batch: int, nheads: int, row_tiles: int) -> tuple[L
 class _OfRows(Kernel):
     """Groups of lanes own rows of d_state elements."""
 
-    EARLY = ("state_batch_indices", "dst_state_batch_indices", "state_column")
+    EARLY: ClassVar[tuple[str, ...] | None] = ("state_batch_indices", "dst_state_batch_indices", "state_column")
 
     d_state: int
     input_t: DType
@@ -190,15 +195,18 @@ class SelectiveStateUpdateReplayFew(Kernel):
             yield cls(*fields)
 
     def launch_config(
-        self, batch: int, nheads: int, headdim: int, warp_heads: int, spare: int
+        self, batch: int, nheads: int, headdim: int, warp_heads: int, spare: int, kept_heads: int, most_parts: int
     ) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences, each warp with this many heads; ValueError when they are too many.
 
         spare: further blocks, for heads of sequences that flush.
+        kept_heads: those that a warp flushes of its own ones, the first or none.
+        most_parts: the parts at most in which others are divided among warps.
         """
         config, division = _divided(self, min(batch, self.RANKED), nheads // warp_heads, headdim // self.ROWS)
         config = LaunchConfig((config.grid[0] + spare, ceil_div(batch, self.RANKED), 1), config.block)
-        return config, {**division, "warp_heads": warp_heads, "spare_warps": spare * self.warps}
+        flushed = {"kept_heads": kept_heads, "spare_warps": spare * self.warps, "most_parts": most_parts}
+        return config, {**division, "warp_heads": warp_heads, **flushed}
 
 
 @dataclass(frozen=True)
@@ -214,8 +222,9 @@ class SelectiveStateUpdateFold(_OfRows):
     def variants(cls) -> Iterator[SelectiveStateUpdateFold]:
         flags = (False, True)
         for d_state in D_STATES:
-            for arrays, token, masked in product(_arrays(d_state), flags, flags):
-                yield cls(d_state, **arrays, token=token, masked=masked)
+            for token, masked in product(flags, flags):
+                for arrays in _arrays(d_state, most_folded if token else most_rows):
+                    yield cls(d_state, **arrays, token=token, masked=masked)
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""
@@ -226,6 +235,8 @@ class SelectiveStateUpdateFold(_OfRows):
 class SelectiveStateUpdateFoldSingle(_OfRows):
     """The same with the next token, states of floats and offsets of 32 bits: the fewest arguments, which small batches
     wait for."""
+
+    EARLY = SelectiveStateUpdateSingle.EARLY
 
     masked: bool
 
@@ -239,6 +250,11 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""
         return _divided(self, batch, nheads, ceil_div(headdim, self.tile))
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantisedFold(WalkedHeads):
+    """The same with the next token for states of 8-bit codes and many sequences: warps walk over heads."""
 
 
 @dataclass(frozen=True)

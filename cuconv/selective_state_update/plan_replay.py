@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cuconv.runtime.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
+from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
@@ -19,55 +20,114 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateCommit,
     SelectiveStateUpdateFold,
     SelectiveStateUpdateFoldSingle,
+    SelectiveStateUpdateQuantisedFold,
     SelectiveStateUpdateReplay,
     SelectiveStateUpdateReplayFew,
     capacity,
     has_tensor_cores,
     is_whole,
+    most_folded,
     most_rows,
 )
 
-SMALL = {1: 2**63, 2: 128 * 2**20, 4: 32 * 2**20}
+SMALL = {1: 2**63, 2: 128 * 2**20, 4: 80 * 2**20}
 """Bytes of states, by the bytes of an element, below which single tokens are put in them at once: writing so few takes
 less time than reading the rings, and some sequences flush in every step. On an H200 with Mamba-2 of 128 heads and a
-window of 16, sequences that flush in turn take 39 us for 64 MiB of bfloat16, and 36 without rings; for 32 MiB of
-float32 15.4 and 19.5. Codes of 8 bits take 72 us for 64 MiB, and 48 without rings."""
+window of 16, sequences that flush in turn take 52 us for 96 MiB of float16, as long as without rings, and 64 for 128
+MiB, without rings 69; 41 us for 64 MiB of float32, x too, and 42 for 80 MiB, without rings 35 and 44. Codes of 8 bits
+take 72 us for 64 MiB, and 48 without rings."""
+
+SMALL_TENSOR = {BFLOAT16: 256 * 2**20, FLOAT32: 16 * 2**20}
+"""The same by the dtype of states where tensor cores put live tokens in them. With a window of 32, 192 MiB of bfloat16
+take 103 us in turn and without rings, 256 MiB 130 and 135; 12 MiB of float32 9.2 us and 9.5."""
 
 SMALL_HEADS = {
     FLOAT32: 16 * 2**20,
-    BFLOAT16: 10 * 2**20,
-    FLOAT16: 10 * 2**20,
-    INT16: 12 * 2**20,
-    INT8: 4 * 2**20,
-    FLOAT8_E4M3FN: 6 * 2**20,
+    BFLOAT16: 16 * 2**20,
+    FLOAT16: 16 * 2**20,
+    INT16: 15 * 2**20,
+    INT8: 9 * 2**20,
+    FLOAT8_E4M3FN: 13 * 2**20,
 }
-"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits. 12 MiB of float32 take 8.6 us at once, 9.0
-in turn and 8.9 without rings, 16 MiB 10.5, 9.7 and 10.5; 8 MiB of bfloat16 6.7, 7.3 and 6.7, 12 MiB 9.3, 8.1 and 8.5;
-8 MiB of int16 7.0, 7.8 and 7.8, 16 MiB 12.0, 9.9 and 11.6; 3 MiB of int8 5.2, 5.7 and 5.1, 4 MiB 6.0, 6.0 and 6.5; 4
-MiB of float8_e4m3fn 5.7, 6.5 and 6.4, 8 MiB 9.1, 7.9 and 8.7."""
+"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits. What counts is the mean of 16 steps, in
+which every sequence flushes once: of 8 sequences, half of the steps have one that does. 12 MiB of float32 take 8.6 us
+at once, 9.0 in turn and 8.9 without rings, 16 MiB 10.5, 10.4 and 10.9; 8 MiB of bfloat16 6.7, 7.3 and 6.7; 14 MiB of
+int16 10.4, 10.4 and 11.3, 16 MiB 11.4, 10.9 and 12.3; 8 MiB of int8 8.3, 9.1 and 8.2, 9 MiB 9.7, 9.5 and 9.5, 12 MiB
+10.5, 10.2 and 10.3; 12 MiB of float8_e4m3fn 10.4, 10.7 and 10.4, 13 MiB 12.1, 10.7 and 12.0."""
 
-MANY_WARPS = 2048
-"""Warps below which each has fewer tiles of rows, so that more warps share the work."""
+FOLD_RESIDENT = 5
+"""Blocks of SelectiveStateUpdateFold with codes on a multiprocessor, beyond which groups of lanes have twice as many
+rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and
+7.3."""
 
-MANY_WAVES = 8192
-"""Warps below which each has one head: those that flush take twice as long as others, which go on meanwhile."""
+FEW_STATES = 8 * 2**20
+"""Bytes of float32 states, with x of float16 or float32, below which a group of lanes has two rows at most.
+A sequence of Mamba-2 with 128 heads takes 4.15 us so, 4.26 with four rows and 4.10 without rings, two 6.6, 6.1, 6.0.
+"""
+
+MANY_WARPS = 12288
+"""Warps below which each has two tiles of rows of a head instead of more: those that flush a whole head take so long
+that others wait for them. On an H200, with sequences of Mamba-2 that flush in turn, 24 of float32 take 43 us with two
+tiles of four, and 53 with all, 64 120 and 120, 128 223 and 209; 16 of float16 26 us and 39, 64 64 and 75."""
+
+FEW_WARPS = 768
+"""Warps below which each has a single tile. 2 sequences of float32 take 7.9 us so, and 8.7 with two, 3 11.3 and 9.2."""
+
+MANY_WAVES = 32768
+"""Warps from which each has two heads. 256 sequences of float32 take 320 us with one and 338 with two, of float16 207
+and 223, of int8 257 and 251."""
 
 
 FEW_RESIDENT = {False: 3, True: 2}
 """Blocks of SelectiveStateUpdateReplayFew on a multiprocessor, by whether there are several tokens."""
 
-FEW_HEADS = {1: (1, 4, 8), 2: (1, 2, 4), 4: (1, 2)}
-"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the bytes of an element of states: the fewest for
-which all blocks run at once. On an H200 with Mamba-2 of 128 heads and sequences that flush in turn, 16 of int8 take
-12.1 us with four heads a warp, 12.6 with two and 18.4 with one, 64 26.1 with eight, 28.2 with four and 29.7 with
-sixteen; 32 of bfloat16 25.1 with four and 27.2 with two, of float32 44.1 and 43.8."""
+FEW_HEADS = {
+    FLOAT32: {1: 2.0, 2: 0.5},
+    BFLOAT16: {1: 0.0, 2: 0.5, 4: 0.5},
+    FLOAT16: {1: 0.0, 2: 0.5, 4: 0.5},
+    INT16: {1: 2.0, 2: 0.5, 4: 0.5},
+    INT8: {1: 4.0, 2: 2.0, 4: 0.5, 8: 0.5},
+    FLOAT8_E4M3FN: {1: 4.0, 2: 2.0, 4: 0.5, 8: 0.5},
+}
+"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the dtype of states, and the further blocks that
+there must be room for, in multiples of those with a warp for each head that flushes. The fewest heads are chosen for
+which all blocks run at once. On an H200 with Mamba-2 of 128 heads, 8 sequences of float32 take 13.8 us, 14.9 in a step
+in which one flushes, with one head and 128 further blocks, 13.4 and 16.5 without these; 13 of int8 10.0 and 10.6 with
+two heads, 10.5 and 11.6 with four, and 11.8 with one where none flushes; 20 12.5 with two and 12.7 with four, or 14.5
+and 13.3 when two flush. Of bfloat16 there is no gain: 8 take 9.5 and 10.5, and 9.3 and 10.7 without further blocks."""
 
-FEW_WAVES = {1: 8, 2: 2, 4: 2}
-"""The heads of a warp where not all blocks run at once. 128 sequences of int8 take 48.7 us with eight and 52.9 with
-four, 256 95.8 and 97.6; 64 of bfloat16 43.1 with two, 47.2 with four and 45.0 with eight."""
+FEW_WAVES = {
+    FLOAT32: (2, 0.0, 1.0),
+    BFLOAT16: (2, 0.0, 1.0),
+    FLOAT16: (2, 0.0, 1.0),
+    INT16: (2, 0.0, 1.0),
+    INT8: (8, 0.35, 0.125),
+    FLOAT8_E4M3FN: (8, 0.35, 0.125),
+}
+"""The heads of a warp where not all blocks run at once, and the further blocks: a part of the blocks that run at once,
+and a multiple of those with a warp for each head that flushes. 96 sequences of int8 take 43.6 us with eight heads and
+96 further blocks, 38.8 with 140, 38.3 with 168 and 38.9 with 256; 256 take 100.9 with 140, 94.2 with 200 and 101.8
+with 400; 64 of bfloat16 43.1 with two heads, 47.2 with four and 45.0 with eight."""
 
-FEW_MANY = (1, 2, 4)
-"""The heads that a warp may have for several tokens, the most of them where not all blocks run at once."""
+FEW_MANY = {4: {1: 0.0, 2: 0.5}, 2: {1: 0.0, 2: 0.5, 4: 0.5}, 1: {1: 0.0, 2: 0.5, 4: 0.5}}
+"""FEW_HEADS for several tokens, by the bytes of an element of states."""
+
+FEW_MANY_WAVES = {4: (2, 0.5, 0.0), 2: (4, 0.0, 0.5), 1: (4, 0.0, 0.5)}
+"""FEW_WAVES for several tokens. 4 tokens of 32 sequences of float32 take 62.5 us with two heads, 65.2 with four, of 64
+110.9 and 122.5."""
+
+FEW_PARTS = 4
+"""The parts at most in which a head that flushes is divided, each for a warp: 16 sequences of int8 take 11.0 us so and
+12.6 otherwise. Where blocks wait for others the parts cost more than they save: 96 take 53 us and 38."""
+
+FEW_WAVES_DIVIDED = 2.5
+"""The multiple of the blocks that run at once, up to which heads of float32 are divided: 48 sequences take 61.6 us so
+and 64.9 otherwise, 64 77.6 and 76.0."""
+
+FEW_WAVES_LEFT = 3.0
+"""The multiple up to which a warp with two heads of codes leaves both to others when they flush: 64 sequences of int16
+take 45.9 us so and 48.5 otherwise, 256 174 and 169. Of floats it flushes the first, whose states are on their way: 64
+of bfloat16 take 42.6 us so and 43.7 otherwise."""
 
 FEW_LEAST = 256
 """Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
@@ -148,13 +208,17 @@ def plan(o: Operands) -> Plan:
         config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
     elif isinstance(kernel, SelectiveStateUpdateReplayFew):
         tiles = min(sequences, kernel.RANKED) * nheads * (headdim // kernel.ROWS)
-        choices = FEW_MANY if kernel.many else FEW_HEADS[o.step.state.itemsize]
-        last = FEW_MANY[-1] if kernel.many else FEW_WAVES[o.step.state.itemsize]
-        fitting = tuple(heads for heads in choices if group_heads % heads == 0)
+        choices = FEW_MANY[o.step.state.itemsize] if kernel.many else FEW_HEADS[kernel.state_t]
+        last = FEW_MANY_WAVES[o.step.state.itemsize] if kernel.many else FEW_WAVES[kernel.state_t]
         resident = FEW_RESIDENT[kernel.many] * multiprocessors(o.step.x.device)
-        flushed = o.step.x.shape[1] / o.rings.window
-        shares = few_work(tiles, fitting, math.gcd(last, group_heads), flushed, resident)
-        config, division = kernel.launch_config(sequences, nheads, headdim, *shares)
+        # One sequence at least, when one flushes.
+        flushed = max(o.step.x.shape[1] / o.rings.window, 1 / sequences)
+        heads, spare = few_work(tiles, group_heads, choices, last, flushed, resident)
+        waves = (ceil_div(tiles, heads * kernel.warps) + spare) / resident
+        shares = few_flushed(kernel, heads, spare, waves)
+        config, division = kernel.launch_config(sequences, nheads, headdim, heads, spare, *shares)
+    elif isinstance(kernel, SelectiveStateUpdateQuantisedFold):
+        config, division = kernel.launch_config(sequences, nheads, headdim, plain._heads(o.step))
     else:
         config, division = kernel.launch_config(sequences, nheads, headdim)
     numbers = _numbers(o.step, o.rings, o.force_flush, None)
@@ -166,9 +230,11 @@ def folds_at_once(step: plain.Operands, rings: Rings) -> bool:
     if step.x.shape[1] != 1 or step.cu_seqlens is not None:
         return False
     otherwise = choose(Operands(step, rings, None, False))
-    small = SMALL[step.state.itemsize]
+    small, state_t = SMALL[step.state.itemsize], plain._dtype(step.state)
     if isinstance(otherwise, SelectiveStateUpdateReplayFew):
-        small = SMALL_HEADS.get(plain._dtype(step.state), small)
+        small = SMALL_HEADS.get(state_t, small)
+    elif isinstance(otherwise, SelectiveStateUpdateReplay) and otherwise.tensor:
+        small = SMALL_TENSOR.get(state_t, small)
     return plain._state_bytes(step) < small
 
 
@@ -179,31 +245,24 @@ def choose(
     | SelectiveStateUpdateReplayFew
     | SelectiveStateUpdateFold
     | SelectiveStateUpdateFoldSingle
+    | SelectiveStateUpdateQuantisedFold
 ):
     """The kernel that computes a step."""
     s = o.step
     d_state = s.state.shape[3]
-    fits, vec = capacity(d_state), plain._vector(s)
-    while not plain._is_packed(o.rings.B, vec):
-        vec //= 2
-    of_slot = (math.prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
-    index32 = not s.stochastic and plain._fits_index32(s) and max(of_slot) < 2**31
-    arrays: dict[str, Any] = {
-        "d_state": fits,
-        "input_t": plain._dtype(s.x),
-        "state_t": plain._dtype(s.state),
-        "a_t": plain._dtype(s.A),
-        "b_t": plain._dtype(s.B),
-        "vec": vec,
-    }
-    masked = d_state != fits
+    fits, vec, index32 = capacity(d_state), _vector(o), _fits_index32(o)
+    if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
+        if plain._walks_over_heads(s, vec):
+            return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
+        if not s.quantised:
+            found = _rows_to_fold(o)
+            if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
+                found["rows"] = min(found["rows"], 2)
+            return SelectiveStateUpdateFoldSingle(**found)
     if o.fold:
-        rows = min(plain._rows(s, vec, True, False), most_rows(fits, vec, plain._dtype(s.state)))
-        if index32 and s.has_initial_state is None and not s.quantised and _has_strides32(o):
-            return SelectiveStateUpdateFoldSingle(**arrays, rows=rows, masked=masked)
-        return SelectiveStateUpdateFold(
-            **arrays, rows=rows, token=True, masked=masked, stochastic=s.stochastic, index32=index32
-        )
+        return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)
+    arrays = _arrays(o)
+    masked = d_state != fits
     many = s.x.shape[1] != 1 or s.cu_seqlens is not None
     if _is_few(o, vec, index32):
         return SelectiveStateUpdateReplayFew(d_state, arrays["state_t"], arrays["a_t"], many)
@@ -223,6 +282,47 @@ def choose(
         stochastic=s.stochastic,
         index32=index32,
     )
+
+
+def _vector(o: Operands) -> int:
+    """Elements per access along d_state: the most that every array allows."""
+    vec = plain._vector(o.step)
+    while not plain._is_packed(o.rings.B, vec):
+        vec //= 2
+    return vec
+
+
+def _fits_index32(o: Operands) -> bool:
+    """Whether all offsets fit in int32, those of states and rings from the beginning of their slot."""
+    of_slot = (math.prod(ring.shape[1:]) for ring in (o.rings.x, o.rings.B, o.rings.dt))
+    return not o.step.stochastic and plain._fits_index32(o.step) and max(of_slot) < 2**31
+
+
+def _arrays(o: Operands) -> dict[str, Any]:
+    """What the arrays of a step are to kernels that divide rows among groups of lanes."""
+    s = o.step
+    return {
+        "d_state": capacity(s.state.shape[3]),
+        "input_t": plain._dtype(s.x),
+        "state_t": plain._dtype(s.state),
+        "a_t": plain._dtype(s.A),
+        "b_t": plain._dtype(s.B),
+        "vec": _vector(o),
+    }
+
+
+def _rows_to_fold(o: Operands, token: bool = True) -> dict[str, Any]:
+    """How the kernels that put live tokens in states at once divide rows, with the next token or without."""
+    s, arrays = o.step, _arrays(o)
+    fits, vec, state_t = arrays["d_state"], arrays["vec"], arrays["state_t"]
+    masked, rows = s.state.shape[3] != fits, plain._rows(s, vec, True, False)
+    few = min(rows, most_rows(fits, vec, state_t))
+    if token and s.quantised and is_whole(state_t, vec) and arrays["b_t"].itemsize == 2 and fits <= 128 and not masked:
+        kernel = SelectiveStateUpdateFold(**arrays, rows=few, token=True, masked=False, stochastic=False, index32=True)
+        config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
+        if config.grid[0] > FOLD_RESIDENT * multiprocessors(s.x.device):
+            few = min(rows, most_folded(fits, vec, state_t))
+    return {**arrays, "rows": few, "masked": masked}
 
 
 def _is_few(o: Operands, vec: int, index32: bool) -> bool:
@@ -270,34 +370,60 @@ def _rows(s: plain.Operands, vec: int) -> int:
 
 def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int, int]:
     """The heads of a warp, and the tiles of each of them: as much as leaves enough warps."""
-    heads, own = 1, tiles
-    while own > 1 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
+    own = tiles
+    while own > 2 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
         own = ceil_div(own, 2)
-    if own == tiles:
-        while group_heads % (2 * heads) == 0 and sequences * nheads // (2 * heads) >= MANY_WAVES:
-            heads *= 2
-    return heads, own
+    if sequences * nheads * ceil_div(tiles, own) < FEW_WARPS:
+        own = 1
+    has_two = own == tiles and group_heads % 2 == 0 and sequences * nheads >= 2 * MANY_WAVES
+    return 1 + has_two, own
 
 
-def few_work(tiles: int, choices: tuple[int, ...], last: int, flushed: float, resident: int) -> tuple[int, int]:
+def few_work(
+    tiles: int,
+    group_heads: int,
+    choices: Mapping[int, float],
+    last: tuple[int, float, float],
+    flushed: float,
+    resident: int,
+) -> tuple[int, int]:
     """The heads of a warp of SelectiveStateUpdateReplayFew, and the blocks of further warps for sequences that flush.
 
     Args:
         tiles: 64 rows of a head each, of all sequences that share blocks.
-        choices: heads that a warp may have, in ascending order.
-        last: the choice where not all blocks run at once.
+        group_heads: heads of a group.
+        choices: heads that a warp may have, in ascending order, and the further blocks that there must be room for, as
+            multiples of those with a warp for each head that flushes.
+        last: the choice where not all blocks run at once, and its further blocks: of those that run at once, and of
+            those with a warp for each head that flushes.
         flushed: the part of sequences that flush in a step.
         resident: blocks that run at once.
     """
     warps = SelectiveStateUpdateReplayFew.warps
-    # A warp for every head that flushes, or for two where warps have more than two heads: 256 sequences of int8 with
-    # four take 97 us, and 103 with twice as many further blocks.
     of_flushing = ceil_div(tiles, warps) * flushed
-    for heads in choices:
-        blocks = ceil_div(tiles, heads * warps)
-        if blocks + round(of_flushing / 2) * (heads > 1) <= resident:
-            return heads, (resident - blocks) * (heads > 1)
-    return last, round(of_flushing / (1 if last == 2 else 2)) * (last > 1)
+    for heads, least in choices.items():
+        left = resident - ceil_div(tiles, heads * warps)
+        if group_heads % heads == 0 and left >= round(of_flushing * least):
+            # Where there is a warp for each part of a head that flushes, further ones are left without work.
+            return heads, min(left, round(of_flushing * FEW_PARTS)) if least else 0
+    heads, of_resident, of_flushed = last
+    heads = math.gcd(heads, group_heads)
+    return heads, round(resident * of_resident + of_flushing * of_flushed) * (heads > 1)
+
+
+def few_flushed(kernel: SelectiveStateUpdateReplayFew, heads: int, spare: int, waves: float) -> tuple[int, int]:
+    """The heads that a warp flushes of its own ones, and the parts at most in which others are divided.
+
+    Args:
+        kernel: what runs.
+        heads: those of a warp.
+        spare: the blocks of further warps.
+        waves: all blocks as a multiple of those that run at once.
+    """
+    is_code = kernel.state_t in CODES and not kernel.many
+    kept = not spare or (heads == 2 and not (is_code and waves <= FEW_WAVES_LEFT))
+    limit = 1.0 if is_code else FEW_WAVES_DIVIDED if kernel.state_t is FLOAT32 and not kernel.many else 0.0
+    return int(kept), FEW_PARTS if spare and waves <= limit else 1
 
 
 def plan_fold(o: FoldOperands) -> Plan:
@@ -335,9 +461,9 @@ def plan_fold(o: FoldOperands) -> Plan:
         has_seed=False,
         philox_rounds=0,
     )
-    step = choose(Operands(token, o.rings, None, True))
-    assert isinstance(step, SelectiveStateUpdateFold | SelectiveStateUpdateFoldSingle)
-    kernel = SelectiveStateUpdateFold(**{"stochastic": False, "index32": True, **vars(step), "token": False})
+    step = Operands(token, o.rings, None, True)
+    rows = _rows_to_fold(step, token=False)
+    kernel = SelectiveStateUpdateFold(**rows, token=False, stochastic=False, index32=_fits_index32(step))
     config, division = kernel.launch_config(count, nheads, headdim)
     return _launch(kernel, config, {**_numbers(token, o.rings, None, o.live), **division})
 
@@ -372,7 +498,9 @@ def _numbers(step: plain.Operands, rings: Rings, force_flush: Layout | None, cou
         "state_scale_stride": (0, 0, 0),
         "scale_stride": strides_or_zeros(step.state_scale, 3)[:2],
         "warp_heads": 1,
+        "kept_heads": 0,
         "spare_warps": 0,
+        "most_parts": 1,
         "warp_tiles": 1,
         **numbers,
         "x_ring_stride": rings.x.strides[0],

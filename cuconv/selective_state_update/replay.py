@@ -92,7 +92,7 @@ def selective_state_update_replay(
         A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Not positive.
         B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
             nheads is a multiple of ngroups. C meets states and tokens apart: results of a token whose C is not finite
-            may be NaN where those of the plain step are infinite, and with states of int8 they are.
+            may be NaN where those of the plain step are infinite, and with states of 8-bit codes they are.
         D, dt_bias: (nheads,) or (nheads, headdim); x's dtype or float32. Zeros when None.
         z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
         dt_softplus: apply softplus, linear above 20.
@@ -109,9 +109,10 @@ def selective_state_update_replay(
             however few they are. The new tokens are live after it.
         fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
             `selective_state_update`, which is quicker for small batches. False never does that. None does it for states
-            of less than 32 MiB in all of float32, 128 MiB of 16 bits, and any of 8 bits; with x, B and C of bfloat16,
-            d_state 64 or 128, heads of a multiple of 64 rows and a window of at most 16, which take less time, for less
-            than 16 MiB of float32, 10 of float16 or bfloat16, 12 of int16, 4 of int8 and 6 of float8_e4m3fn.
+            of less than 80 MiB in all of float32, 128 MiB of 16 bits, and any of 8 bits, with x, B and C of bfloat16
+            of 16 MiB of float32 and 256 of bfloat16; with d_state 64 or 128, too, heads of a multiple of 64 rows and a
+            window of at most 16, which take less time, for less than 16 MiB of float32, float16 or bfloat16, 12 of
+            int16, 4 of int8 and 6 of float8_e4m3fn.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.

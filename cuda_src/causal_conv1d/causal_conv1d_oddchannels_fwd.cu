@@ -26,9 +26,13 @@ template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens
           bool kStates>
 struct CausalConv1dOddchannelsFwdTraits {
     static constexpr int kThreads = 128;
-    // About as causal_conv1d_channellast_fwd has them. On an H200 8 x 4097 x 2048 with states take 79.8 us, with 8
-    // blocks 80.4, with 6 84.4; with sequence numbers 87.2, and 93.7 with 7 blocks, though a few registers spill.
+    // About as causal_conv1d_channellast_fwd has them. On an H200 8 x 4097 x 2048 with states take 75.0 us, with 8
+    // blocks 75.9; with sequence numbers 72.4, and 76.8 with 7 blocks, though a few registers spill.
     static constexpr int kMinBlocks = kTokens > 9 ? 5 : kStates && !kSeqIdx ? 7 : 8;
+    // Whether tiles inside a batch entry have code of their own, without what its ends and states take. On an H200 8 x
+    // 4097 x 2048 with sequence numbers and states take 74.4 us so instead of 76.9. Plain 1 x 2049 x 2048 take 8.1
+    // instead of 7.9, and where many tiles are at an end it is slower, too: LONG_ODD_TOKENS in kernels.py.
+    static constexpr bool kHasInner = kTokens == 9 && (kSeqIdx || kStates);
     static constexpr bool kIsScaled = kSilu;
     static constexpr int kWarps = kThreads / kWarpSize;
     static constexpr int kLanes = 30;  // lanes of a warp with results
@@ -117,28 +121,26 @@ __device__ __forceinline__ void convolve_rows(const Vec<input_t, kVec> (&x)[kRow
     }
 }
 
-template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
-          bool kStates,
-          typename Traits =
-              CausalConv1dOddchannelsFwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx, kStates>>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
-    causal_conv1d_oddchannels_fwd_kernel(const CausalConv1dOddchannelsFwdParams params) {
+// Convolves a warp's tile. kIsInner: neither its tokens nor those that they depend on are at an end of a batch entry.
+template <typename Traits, bool kIsInner, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens,
+          bool kSilu, bool kSeqIdx>
+__device__ __forceinline__ void convolve_tile(const CausalConv1dOddchannelsFwdParams& params,
+                                              const CausalConv1dOperands& p, index_t batch, index_t token,
+                                              int channel) {
     using Vector = Vec<input_t, kVec>;
     constexpr int kHalo = Traits::kHalo;
     constexpr int kRows = Traits::kRows;
-    const CausalConv1dOperands p = with_states<kStates>(params.operands);
-
-    const int warp = uniform(static_cast<int>(threadIdx.x) / kWarpSize);
-    const QuotientRemainder rest_dim = divide(blockIdx.x, params.dim_blocks);
-    const QuotientRemainder batch_time = divide(rest_dim.quotient, params.time_blocks);
-    const index_t batch = batch_time.quotient;
-    const index_t token = (static_cast<index_t>(batch_time.remainder) * Traits::kWarps + warp) * kTokens;
-    if (token > 0 && token >= p.seqlen) return;  // whole warps leave: the shuffles below stay complete
-    const int channel = (static_cast<int>(rest_dim.remainder) * Traits::kLanes + lane_id() - 1) * kVec;
-
     // Row i holds token + i - kHalo; rows begin to end - 1 lie inside the sequence.
-    const int begin = token < kHalo ? kHalo - static_cast<int>(token) : 0;
-    const int end = p.seqlen - token < kTokens ? kHalo + static_cast<int>(p.seqlen - token) : kRows;
+    const int begin = !kIsInner && token < kHalo ? kHalo - static_cast<int>(token) : 0;
+    const int end = !kIsInner && p.seqlen - token < kTokens ? kHalo + static_cast<int>(p.seqlen - token) : kRows;
+    // The sequence number of row i is that of lane i. Where all are the same, no token looks at them. They are loaded
+    // before x, for behind what waits for x they are a second wait: 86.8 us instead of 75.7 for 8 x 4097 x 2048 (H200).
+    static_assert(kRows <= kWarpSize);
+    int own_seq = 0;
+    if constexpr (kSeqIdx) {
+        const index_t row = token + min(lane_id(), kRows - 1) - kHalo;
+        own_seq = load_seq_idx(p, batch, row < p.seqlen ? row : p.seqlen - 1);
+    }
     const index_t x_step = p.x_stride[2];
     const input_t* const x_tile = static_cast<const input_t*>(p.x) + batch * p.x_stride[0] + (token - kHalo) * x_step;
     const Phases x_phases(x_tile, x_step);
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // read; elsewhere zeros replace what precedes a sequence, and what follows it is not used.
     const bool has_before = token > kHalo || (params.is_in_order && batch > 0);
     const bool has_behind = token + kTokens < p.seqlen || (params.is_in_order && batch + 1 < p.batch);
-    if (has_before && has_behind) {
+    if (kIsInner || (has_before && has_behind)) {
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             x[i] = Vector::zero();
@@ -188,12 +190,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     float taps[kVec][kWidth];
     load_filters<kWidth, weight_t>(p, channel, taps, bias);
     // Here and not where x is loaded: even where there is nothing to replace it waits for x.
-    if (begin > 0) {
+    if (!kIsInner && begin > 0) {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) x[i] = select(i < begin, Vector::zero(), x[i]);
     }
     move_later(x, [&](int i) { return x_phases.of(i); });
-    if (begin > 0 && p.initial_states != nullptr) {
+    if (!kIsInner && begin > 0 && p.initial_states != nullptr) {
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
 #pragma unroll
@@ -207,13 +209,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
 #pragma unroll
         for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);
     }
-    // The sequence number of row i is that of lane i. Where all are the same, no token looks at them.
-    static_assert(kRows <= kWarpSize);
-    int own_seq = 0;
     bool is_one = true;
     if constexpr (kSeqIdx) {
-        const index_t row = token + min(lane_id(), kRows - 1) - kHalo;
-        own_seq = load_seq_idx(p, batch, row < p.seqlen ? row : p.seqlen - 1);
         const int first_seq = from_lane(own_seq, 0);
         is_one = first_seq >= 0 && lanes_where(own_seq != first_seq) == 0;
     }
@@ -246,10 +243,35 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             store_part(out_at[i % kVec] + i / kVec * (kVec * out_step), y[i], -first, p.dim - first);
         }
     }
-    if (p.final_states != nullptr && token + kTokens >= p.seqlen) {
+    if (!kIsInner && p.final_states != nullptr && token + kTokens >= p.seqlen) {
 #pragma unroll 1
         for (int c = 0; c < kVec; ++c) {
             if (channel >= 0 && channel + c < p.dim) store_final_state<kWidth, input_t>(p, batch, channel + c);
         }
+    }
+}
+
+template <int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu, bool kSeqIdx,
+          bool kStates,
+          typename Traits =
+              CausalConv1dOddchannelsFwdTraits<kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx, kStates>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_oddchannels_fwd_kernel(const CausalConv1dOddchannelsFwdParams params) {
+    const CausalConv1dOperands p = with_states<kStates>(params.operands);
+
+    const int warp = uniform(static_cast<int>(threadIdx.x) / kWarpSize);
+    const QuotientRemainder rest_dim = divide(blockIdx.x, params.dim_blocks);
+    const QuotientRemainder batch_time = divide(rest_dim.quotient, params.time_blocks);
+    const index_t batch = batch_time.quotient;
+    const index_t token = (static_cast<index_t>(batch_time.remainder) * Traits::kWarps + warp) * kTokens;
+    if (token > 0 && token >= p.seqlen) return;  // whole warps leave: the shuffles below stay complete
+    const int channel = (static_cast<int>(rest_dim.remainder) * Traits::kLanes + lane_id() - 1) * kVec;
+
+    if (Traits::kHasInner && token > Traits::kHalo && token + kTokens < p.seqlen) {
+        convolve_tile<Traits, true, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx>(params, p, batch, token,
+                                                                                              channel);
+    } else {
+        convolve_tile<Traits, false, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kSeqIdx>(params, p, batch, token,
+                                                                                               channel);
     }
 }

@@ -51,25 +51,6 @@ struct CausalConv1dRowpartsBwdParams {
     index_t dbias_stride;
 };
 
-// What the functions of the parameters' gradients take of them, with nothing for the rest.
-__device__ __forceinline__ CausalConv1dBwdOperands operands_of(const CausalConv1dRowpartsBwdParams& params) {
-    CausalConv1dBwdOperands p{};
-    p.weight = params.weight;
-    p.bias = params.bias;
-    p.dweight = params.dweight;
-    p.dbias = params.dbias;
-    p.scratch = params.scratch;
-    p.dim = params.dim;
-    p.dweight_stride[0] = params.dweight_stride[0];
-    p.dweight_stride[1] = params.dweight_stride[1];
-    p.dbias_stride = params.dbias_stride;
-    p.bias_is_float32 = params.bias_is_float32;
-    p.dweight_is_float32 = params.dweight_is_float32;
-    p.dbias_is_float32 = params.dbias_is_float32;
-    p.taps_are_packed = 1;
-    return p;
-}
-
 template <int kWidth, typename input_t, typename weight_t, int kGroups, bool kEdges, bool kSilu>
 struct CausalConv1dRowpartsBwdTraits {
     static constexpr int kThreads = 128;
@@ -106,7 +87,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const input_t* const dout = at(params.dout, params.dout_vecs);
 
     // Before the rest: loads behind it take as long as it does.
-    const CausalConv1dBwdOperands p = operands_of(params);
+    const CausalConv1dBwdOperands p = parameters_of<true>(params);
     const ChannelFilter<kWidth, weight_t, 1> filter(p, channel);
     Vector own[kGroups], of_output[kGroups];
 #pragma unroll

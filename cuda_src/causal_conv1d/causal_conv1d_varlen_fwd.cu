@@ -14,8 +14,9 @@
 //             padding may stay as it is
 // kGated    inputs and results are multiplied by gates, or residuals added to results
 // kPayload  raw inputs are copied to a payload
-// kSingles  most sequences have one token, so that most tiles have nothing but prefixes; there are no snapshots. A warp
-//           has the prefixes of several sequences in the same channels
+// kWhole    tokens of a sequence up to which it counts as all prefix, where most have as few, so that most tiles have
+//           nothing but prefixes; there are no snapshots. A warp has the prefixes of several sequences in the same
+//           channels. Else 0
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -28,7 +29,7 @@ struct CausalConv1dVarlenFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated, bool kPayload, bool kSingles>
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload, int kWhole>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
@@ -36,24 +37,24 @@ struct CausalConv1dVarlenFwdTraits {
     // An eighth block saves 2 % of the time, unless registers spill for it.
     static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
     // Gates are further vectors that are loaded before the first is used.
-    static constexpr int kMinBlocks = !kIsLean                                                      ? 1
-                                      : kGated                                                      ? 4
-                                      : kPayload || (kSingles && sizeof(state_t) > sizeof(input_t)) ? 6
-                                                                                                    : kLeanBlocks;
+    static constexpr int kMinBlocks = !kIsLean                                                        ? 1
+                                      : kGated                                                        ? 4
+                                      : kPayload || (kWhole > 0 && sizeof(state_t) > sizeof(input_t)) ? 6
+                                                                                                      : kLeanBlocks;
     static constexpr Ranges kRanges = kRouted ? Ranges::kRouted : Ranges::kMany;
     static constexpr bool kIsScaled = kSilu && kIsLean;
     static constexpr int kMostPrefixes = 8;  // per warp
-    // Blocks across the channels of which one looks at the tiles of all where kSingles: the search in query_start_loc
+    // Where kWhole > 0, one block has the tiles of kShare blocks across the channels: the search in query_start_loc
     // takes longer than all else that a tile without tokens has to do. With 16, 1000 single tokens, 300 and 9 took 86
     // us instead of 51 (H200, 8192 channels): the tiles that do have tokens wait for each other.
-    static constexpr unsigned kShare = 4;
-    static constexpr unsigned kParts = kTokens >= 2 ? 2 : 1;  // of a tile, one after the other, where kSingles
+    static constexpr int kShare = 4;
+    static constexpr unsigned kParts = kTokens >= 2 ? 2 : 1;  // of a tile, one after the other, where kWhole > 0
     static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
 };
 
 // Convolves one tile. All threads of the block take part in the search; idle ones do not store.
 template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
-          bool kAddressed, bool kGated, bool kPayload>
+          bool kAddressed, bool kGated, bool kPayload, int kWhole>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
     const int token = first_token + tile * kTokens;
@@ -62,7 +63,7 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
     using Gates = Select<kGated, TileGates<input_t, kVec, kTokens>, NoGates>;
     const Gates gates = gates_of<Gates, input_t, kVec>(p, token, channel);
     const BlockRoles<kTokens, Traits::kThreads> block_roles;
-    block_roles.template find<kAddressed>(p, first_token, tiles, kWidth - 1);
+    block_roles.template find<kAddressed>(p, first_token, tiles, kWidth - 1, whole_tokens<kWhole>(p));
     float bias[kVec];
     float taps[kVec][kWidth];
     filter.to_floats(taps, bias);
@@ -91,9 +92,9 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated, bool kPayload, bool kSingles,
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload, int kWhole,
           typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                        kRouted, kAddressed, kGated, kPayload, kSingles>>
+                                                        kRouted, kAddressed, kGated, kPayload, kWhole>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -112,36 +113,41 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const int threads = static_cast<int>(Traits::kThreads);
             store_payload_gates<input_t>(p, first * kTokens, tiles * kTokens, static_cast<int>(threadIdx.x), threads);
         }
-        if constexpr (kSingles) {
-            if (group_dim.remainder % Traits::kShare != 0) return;
+        if constexpr (kWhole > 0) {
+            constexpr unsigned kShare = Traits::kShare;
+            const unsigned shares = (params.dim_blocks.divisor + kShare - 1) / kShare;
+            const unsigned share =
+                group.number * params.dim_blocks.divisor + static_cast<unsigned>(group_dim.remainder);
+            const int first_tile = static_cast<int>(share / shares) * tiles;
+            if (static_cast<unsigned>(first_tile) * kTokens >= static_cast<unsigned>(p.total)) return;
             const BlockRoles<kTokens, Traits::kThreads> block_roles;
-            block_roles.template find<kAddressed>(p, first * kTokens, tiles, kWidth - 1);
+            block_roles.template find<kAddressed>(p, first_tile * kTokens, tiles, kWidth - 1, whole_tokens<kWhole>(p));
             if (!block_roles.have_tokens(tiles)) return;
             // Few blocks come here. Parts of their tiles leave the registers to those with prefixes.
             constexpr int kPart = kTokens / Traits::kParts;
             const index_t step = static_cast<index_t>(params.block_vecs.divisor) * kVec;
-            index_t first_channel = channel - row_vec.remainder * kVec;
+            index_t first_channel = share % shares * kShare * step;
 #pragma unroll 1
-            for (unsigned i = 0; i < Traits::kShare * Traits::kParts && first_channel < p.dim; ++i) {
+            for (unsigned i = 0; i < kShare * Traits::kParts && first_channel < p.dim; ++i) {
                 const index_t own = first_channel + row_vec.remainder * kVec;
                 const bool is_outside = row >= tiles || own >= p.dim;
-                convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kPart, kSilu, kAddressed, kGated, kPayload>(
-                    p, first * kTokens + static_cast<int>(i % Traits::kParts) * kPart * tiles, tiles,
-                    min(row, tiles - 1), is_outside ? 0 : own, is_outside);
+                convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kPart, kSilu, kAddressed, kGated, kPayload,
+                              kWhole>(p, first_tile * kTokens + static_cast<int>(i % Traits::kParts) * kPart * tiles,
+                                      tiles, min(row, tiles - 1), is_outside ? 0 : own, is_outside);
                 __syncthreads();
                 if (i % Traits::kParts == Traits::kParts - 1) first_channel += step;
             }
             return;
         }
         // Idle threads read another thread's memory: all of them take part in the search.
-        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload>(
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload, kWhole>(
             p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
         return;
     }
-    if constexpr (kSingles) {
-        convolve_prefixes<Traits::kThreads / kWarpSize, Traits::kMostPrefixes, kWidth, input_t, weight_t, state_t, kVec,
-                          kSilu, Traits::kRanges, kAddressed>(p, (first + row) * params.prefixes, params.prefixes,
-                                                              channel, is_idle);
+    if constexpr (kWhole > 0) {
+        convolve_prefixes<kWhole, Traits::kThreads / kWarpSize, Traits::kMostPrefixes, kWidth, input_t, weight_t,
+                          state_t, kVec, kSilu, Traits::kRanges, kAddressed>(p, (first + row) * params.prefixes,
+                                                                             params.prefixes, channel, is_idle);
         return;
     }
     if constexpr (kAddressed) {

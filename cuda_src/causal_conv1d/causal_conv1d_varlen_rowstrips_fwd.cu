@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t channel = first_channel + lane_id();
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize, strip = static_cast<int>(at.remainder);
     const int strip_first = strip * p.border_tokens, strip_last = min(strip_first + p.border_tokens, p.total);
-    fetch_tile<false>(shared, p, first_channel, strip_first);
+    fetch_tile<false, false>(shared, p, first_channel, strip_first);
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
     if constexpr (kFollows) wait_for_leader();
     fetch_border(shared, p, first_channel, strip);
@@ -265,6 +265,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         first += Tile::kTile;
         if (first >= strip_last) return;
         __syncthreads();
-        fetch_tile<false>(shared, p, opaque(first_of_channels), first);
+        fetch_tile<false, false>(shared, p, opaque(first_of_channels), first);
     }
 }

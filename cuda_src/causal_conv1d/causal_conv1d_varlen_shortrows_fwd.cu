@@ -15,16 +15,24 @@
 // kWidth    filter taps              input_t   x and outputs             weight_t  weight, and bias unless float
 // state_t   the pool of states       kVec      elements an access        kSilu     silu after the sum
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them
+// kStaged   sequences are shorter still, and states are aligned runs of memory: they come to shared memory, too
+// kSingles  most sequences have one token, and states are aligned runs of memory: a block has more channels and fewer
+//           tokens, which it takes as the others do, 32 channels after another, if some sequence in them is longer
+#include "causal_conv1d/conv_short_singles.cuh"
 #include "causal_conv1d/conv_short_snapshots.cuh"
+#include "causal_conv1d/conv_short_staged.cuh"
 
 struct CausalConv1dVarlenShortrowsFwdParams {
     CausalConv1dVarlenOperands operands;
     FastDiv tiles;        // tiles along tokens
     unsigned tile_share;  // 2**32 / tiles, rounded up where no tile's number times it exceeds 32 bits
     int tile_snapshots;   // rows of snapshots per tile, rounded up
+    float sequences_per_token;
+    FastDiv channel_groups;  // groups of blocks across the channels
 };
 
-template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed>
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
+          bool kStaged, bool kSingles>
 struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kThreads = 128;
     // 0.88 of copy (16 x 512, H200) instead of 0.78 with 6 and tiles twice as long. A ninth block: 111 us instead of
@@ -35,15 +43,32 @@ struct CausalConv1dVarlenShortrowsFwdTraits {
     static constexpr int kAhead = kAddressed ? 1 : 2;
     // Vectors of 16 bytes along a channel per warp: with more, too few tiles fit in shared memory.
     static constexpr int kPartVecs = 4;
+    // The same where kSingles, and channels per block. Of 2048 single tokens (H200), twice the tokens 78.4 us instead
+    // of 78.3, half the channels 90.
+    static constexpr int kSinglePartVecs = 1;
+    static constexpr int kSingleChannels = 64;
     static constexpr int kMinWidth = 2;  // a filter of one tap needs no states
     static constexpr int kMaxWidth = 5;
-    using Tile = ShortTile<kWidth, input_t, kVec, kPartVecs>;
+    using Tile = ShortTile<kWidth, input_t, kVec, kSingles ? kSinglePartVecs : kPartVecs>;
+    using Singles = ShortTile<kWidth, input_t, kVec, kSinglePartVecs, kSingleChannels>;
+    static constexpr bool kAreSingles = kSingles;
+    static constexpr int kChannels = kSingles ? kSingleChannels : Tile::kChannels;  // of a block
     static_assert(Tile::kThreads == kThreads);
     static_assert(kWidth >= kMinWidth && kWidth <= kMaxWidth, "states that are loaded ahead fit in registers");
 };
 
+// The group of channels that a block has, as a quotient, and its tile of tokens, as a remainder. Neighbouring blocks
+// have neighbouring tokens, but neighbouring states where sequences have one token: 75.8 us instead of 78.0 for 2048.
+template <bool kAreSingles>
+__device__ __forceinline__ QuotientRemainder place_of(const CausalConv1dVarlenShortrowsFwdParams& params,
+                                                      unsigned block) {
+    if (!kAreSingles) return divide(block, params.tiles);
+    const QuotientRemainder tile_group = divide(block, params.channel_groups);
+    return {tile_group.remainder, tile_group.quotient};
+}
+
 // The prefixes and the states of the sequences that begin in the tile, in a lane's channel.
-template <typename Tile, typename state_t, bool kAddressed>
+template <typename Tile, typename state_t, bool kAddressed, bool kStaged>
 struct ShortPrefixes {
     using T = typename Tile::input_t;
     static constexpr int kHalo = Tile::kHalo;
@@ -76,10 +101,42 @@ struct ShortPrefixes {
         }
     }
 
+    // finish() where the state of the run's sequence is in shared memory, at `row`.
+    template <bool kSilu, int kWidth>
+    __device__ __forceinline__ void finish_staged(int number, state_t* row, const float (&taps)[kWidth],
+                                                  float bias) const {
+        const ShortRun run = shared.runs[number];
+        const int end = shared.runs[number + 1].begin;
+        Ahead ahead;
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) ahead.past[i] = load<1, Memory::kMutable>(row + i);
+        if (run.slot == ShortRun::kPadding || run.begin < 0 || end > Tile::kTile || end - run.begin < kHalo) {
+            finish<kSilu>(number, SnapshotRows{0, 0}, ahead, taps, bias, row);
+            return;
+        }
+        const T* const x = &shared.x[lane_id()][Tile::kBefore];
+        T* const out = &shared.out[lane_id()][run.begin];
+        float window[2 * kHalo];
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            window[i] = ahead.past[i].to_float(0);
+            window[kHalo + i] = load<1, Memory::kMutable>(x + run.begin + i).to_float(0);
+        }
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            store(row + i, convert<state_t>(load<1, Memory::kMutable>(x + end - kHalo + i)));
+        }
+#pragma unroll
+        for (int i = 0; i < kHalo; ++i) {
+            const float sum = convolve<false>(taps, bias, window + i, nullptr);
+            out[i] = Dtype<T>::from_float(activate<T, kSilu, false, kSilu>(sum, 0));
+        }
+    }
+
     // Completes run `number` after the walk: zeros for padding; for a sequence its prefix and its state.
     template <bool kSilu, int kWidth>
-    __device__ __forceinline__ void finish(int number, const Ahead& ahead, const float (&taps)[kWidth],
-                                           float bias) const {
+    __device__ __forceinline__ void finish(int number, const SnapshotRows& left, const Ahead& ahead,
+                                           const float (&taps)[kWidth], float bias, state_t* row = nullptr) const {
         const ShortRun run = shared.runs[number];
         const int run_end = shared.runs[number + 1].begin;
         if (run.slot == ShortRun::kPadding) {
@@ -87,21 +144,21 @@ struct ShortPrefixes {
             const int end = min(run_end, Tile::kTile);
             for (int i = max(0, run.begin); i < end; ++i) out[i] = Dtype<T>::from_float(0.0f);
         } else if (run.begin >= 0 && channel < p.dim) {
-            if (kAddressed) store_snapshots<kWidth>(number, false);
+            if (kAddressed) store_snapshots<kWidth>(number, left, false);
             if (run_end <= Tile::kTile) {
-                finish_sequence<kSilu, true>(number, run, run_end, ahead, taps, bias);
+                finish_sequence<kSilu, true>(number, run, run_end, ahead, taps, bias, row);
             } else {
-                finish_sequence<kSilu, false>(number, run, run_end, ahead, taps, bias);
+                finish_sequence<kSilu, false>(number, run, run_end, ahead, taps, bias, row);
             }
-            if (kAddressed) store_snapshots<kWidth>(number, true);
+            if (kAddressed) store_snapshots<kWidth>(number, left, true);
         }
     }
 
  private:
-    // kIsInside: the sequence ends in the tile, too.
+    // kIsInside: the sequence ends in the tile, too. kStaged: its state is at `row`.
     template <bool kSilu, bool kIsInside, int kWidth>
     __device__ __forceinline__ void finish_sequence(int number, const ShortRun& run, int end, const Ahead& ahead,
-                                                    const float (&taps)[kWidth], float bias) const {
+                                                    const float (&taps)[kWidth], float bias, state_t* row) const {
         const int begin = run.begin;
         Vec<state_t, 1> kept[kWidth];
         float window[kWidth];
@@ -127,20 +184,19 @@ struct ShortPrefixes {
         const int start = run.slot < 0 ? ~run.slot : run.slot;
         const int target = kAddressed ? load_target<kAddressed>(p, shared.number[number], start) : start;
         if (!p.has_states || (kAddressed && target < 0)) return;
-        state_t* const state = states + target * p.conv_states_stride[0];
+        state_t* const state = kStaged ? row : states + target * p.conv_states_stride[0];
+        const index_t step = kStaged ? 1 : p.conv_states_stride[2];
         if (end - begin > kHalo) {
 #pragma unroll
             for (int i = 0; i < kHalo; ++i) kept[i] = convert<state_t>(input<kIsInside>(end - kHalo + i));
         }
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i) store(state + i * p.conv_states_stride[2], kept[i]);
+        for (int i = 0; i < kHalo; ++i) store(state + i * step, kept[i]);
     }
 
     template <int kWidth>
-    __device__ __forceinline__ void store_snapshots(int number, bool is_over_start) const {
-        if (p.snapshot_rows == 0) return;
-        store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, shared.prefixes, shared.number[number], channel,
-                                                             is_over_start);
+    __device__ __forceinline__ void store_snapshots(int number, const SnapshotRows& left, bool is_over_start) const {
+        store_prefix_snapshots<kWidth, T, state_t, 1, false>(p, left, shared.number[number], channel, is_over_start);
     }
 
     template <bool kIsInside>
@@ -161,31 +217,42 @@ struct ShortPrefixes {
     }
 };
 
-template <
-    int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
-    typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu, kAddressed>>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
-    causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
+// Convolves the tile of a block in 32 of its channels, `group` times 32 behind the first.
+template <typename Traits, int kWidth, typename input_t, typename weight_t, typename state_t, bool kSilu,
+          bool kAddressed, bool kStaged>
+__device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShortrowsFwdParams& params, int group) {
     using Tile = typename Traits::Tile;
-    using Prefixes = ShortPrefixes<Tile, state_t, kAddressed>;
+    using Prefixes = ShortPrefixes<Tile, state_t, kAddressed, kStaged>;
     constexpr int kAhead = Traits::kAhead, kWarps = Tile::kWarps;
     const CausalConv1dVarlenOperands& p = params.operands;
     __shared__ ShortShared<Tile> shared;
 
-    const QuotientRemainder at = divide(blockIdx.x, params.tiles);
-    const index_t first_channel = static_cast<index_t>(at.quotient) * Tile::kChannels;
+    const QuotientRemainder at = place_of<Traits::kAreSingles>(params, blockIdx.x);
+    const index_t first_channel = static_cast<index_t>(at.quotient) * Traits::kChannels + group * Tile::kChannels;
     const index_t channel = first_channel + lane_id();
     const int first = static_cast<int>(at.remainder) * Tile::kTile;
     const int warp = uniform(static_cast<int>(threadIdx.x) / kWarpSize);
-    fetch_tile<true>(shared, p, first_channel, first);
+    using Staged = StagedStates<Tile, state_t>;
+    __shared__ Select<kStaged, Staged, char> states;
+    if constexpr (kStaged) {
+        __shared__ NearRuns<Tile> near;
+        near.list(shared, p, first, params.sequences_per_token,
+                  [&] { fetch_tile<true, true>(shared, p, first_channel, first); });
+    } else {
+        fetch_tile<true, false, kAddressed ? 1 : 0>(shared, p, first_channel, first);
+    }
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
     // Rows of snapshots are looked at while the tile is on its way.
     using Snapshots = TileSnapshots<kWidth, state_t, Tile>;
     Snapshots snapshots(p, first_channel, first);
     SnapshotRows rows{0, 0};
     const int turn = kWarps - 2 - warp;
-    if (warp == kWarps - 1) {
-        list_runs<kAddressed, false>(shared, p, first);
+    if (!kStaged && warp == kWarps - 1) {
+        if constexpr (kAddressed) {
+            list_runs_at_once(shared, p, first);
+        } else {
+            list_runs<false, false>(shared, p, first);
+        }
     } else {
         if (warp == 0 && channel < p.dim) {
             shared.to[lane_id()] = destination_of<input_t, 1, Ranges::kMany>(p, channel, 0, first).to;
@@ -195,16 +262,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             rows.begin += turn * Snapshots::kAtOnce;
             snapshots.find(rows);
         }
-        if (kAddressed && warp == 1 && p.snapshot_rows > 0) {
-            const SnapshotRows left = find_left_snapshots(p, first, first + Tile::kTile);
-            if (lane_id() == 0) shared.prefixes = left;
-        }
+    }
+    if constexpr (kStaged) {
+        end_copy_group();
+        __syncthreads();
+        states.fetch(shared, p, first_channel, 0);
+        end_copy_group();
     }
     float bias[1];
     float taps[1][kWidth];
     filter.to_floats(taps, bias);
     if (kSilu) scale_for_silu<input_t>(taps[0], bias[0]);
-    wait_for_copies();
+    if constexpr (kStaged) {
+        wait_for_copy_groups<1>();
+    } else {
+        wait_for_copies();
+    }
     __syncthreads();
 
     // States are loaded ahead: those of a warp's first sequences during the walk, then those of the following ones.
@@ -212,10 +285,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     typename Prefixes::Ahead ahead[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-        if (warp + i * kWarps < shared.count) runs.load_ahead(warp + i * kWarps, ahead[i]);
+        if (!kStaged && warp + i * kWarps < shared.count) runs.load_ahead(warp + i * kWarps, ahead[i]);
     }
+    const LeftSnapshots<Tile, kAddressed> left(p, shared);
     const int place = warp * Tile::kPart;
     if (first + place < p.total) walk<Tile, kSilu>(shared, place, taps[0], bias[0]);
+    __shared__ SnapshotRows left_rows[kAddressed ? kWarps : 1];
+    if (left.is_needed) {
+        const SnapshotRows found = left.find(p, shared);
+        if (lane_id() == 0) left_rows[warp] = found;
+    }
+    if (kStaged) wait_for_copies();
     __syncthreads();
     if constexpr (kAddressed) {
         const int lookers = min(kWarps - 1, (params.tile_snapshots + Snapshots::kAtOnce - 1) / Snapshots::kAtOnce);
@@ -226,19 +306,62 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (rows.begin < rows.end) snapshots.find(rows);
         }
     }
+    SnapshotRows rows_of_prefixes{0, 0};
+    if (left.is_needed) rows_of_prefixes = enclosing(left_rows);
+    if constexpr (kStaged) {
+        for (int from = 0;; from += Staged::kMost) {
+            const int behind = min(shared.count, from + Staged::kMost);
 #pragma unroll 1
-    for (int number = warp; number < shared.count;) {
+            for (int number = from + warp; number < behind; number += kWarps) {
+                state_t* const row = &states.rows[number - from][lane_id() * Tile::kHalo];
+                runs.template finish_staged<kSilu>(number, row, taps[0], bias[0]);
+            }
+            __syncthreads();
+            states.store(shared, p, first_channel, from);
+            if (behind == shared.count) break;
+            __syncthreads();
+            states.fetch(shared, p, first_channel, behind);
+            wait_for_copies();
+            __syncthreads();
+        }
+    }
+#pragma unroll 1
+    for (int number = kStaged ? shared.count : warp; number < shared.count;) {
 #pragma unroll
         for (int i = 0; i < kAhead; ++i, number += kWarps) {
             if (number >= shared.count) break;
-            runs.template finish<kSilu>(number, ahead[i], taps[0], bias[0]);
+            runs.template finish<kSilu>(number, rows_of_prefixes, ahead[i], taps[0], bias[0]);
             if (number + kAhead * kWarps < shared.count) runs.load_ahead(number + kAhead * kWarps, ahead[i]);
         }
     }
-    __syncthreads();
+    if constexpr (!kStaged) __syncthreads();
     // Where the tile lies is computed anew, instead of kept in registers.
-    const QuotientRemainder again = divide(static_cast<unsigned>(opaque(static_cast<int>(blockIdx.x))), params.tiles);
-    const index_t first_again = static_cast<index_t>(again.quotient) * Tile::kChannels;
+    const unsigned block = static_cast<unsigned>(opaque(static_cast<int>(blockIdx.x)));
+    const QuotientRemainder again = place_of<Traits::kAreSingles>(params, block);
+    const index_t first_again = static_cast<index_t>(again.quotient) * Traits::kChannels + group * Tile::kChannels;
     const int tile = static_cast<int>(again.remainder);
     store_tile(shared, p, first_again, tile * Tile::kTile);
+}
+
+template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, bool kAddressed,
+          bool kStaged, bool kSingles,
+          typename Traits = CausalConv1dVarlenShortrowsFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kSilu,
+                                                                 kAddressed, kStaged, kSingles>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    causal_conv1d_varlen_shortrows_fwd_kernel(const CausalConv1dVarlenShortrowsFwdParams params) {
+    if constexpr (kSingles) {
+        using Tile = typename Traits::Singles;
+        const QuotientRemainder at = place_of<true>(params, blockIdx.x);
+        const index_t first_channel = static_cast<index_t>(at.quotient) * Tile::kChannels;
+        const int first = static_cast<int>(at.remainder) * Tile::kTile;
+        if (convolve_singles<kSilu, kWidth, weight_t, state_t, Tile>(params.operands, first_channel, first)) return;
+        const int groups = (channels_there<Tile>(params.operands, first_channel) + kWarpSize - 1) / kWarpSize;
+#pragma unroll 1
+        for (int group = 0; group < groups; ++group) {
+            convolve_short_tile<Traits, kWidth, input_t, weight_t, state_t, kSilu, kAddressed, kStaged>(params, group);
+            __syncthreads();
+        }
+    } else {
+        convolve_short_tile<Traits, kWidth, input_t, weight_t, state_t, kSilu, kAddressed, kStaged>(params, 0);
+    }
 }

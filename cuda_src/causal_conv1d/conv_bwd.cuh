@@ -64,7 +64,8 @@ struct CausalConv1dBwdOperands {
 };
 
 // What the functions of the parameters' gradients take of a kernel's own arguments, with nothing for the rest.
-template <typename Params>
+// kTapsArePacked: of a kernel that takes no other weights and biases, and no strides of them.
+template <bool kTapsArePacked = false, typename Params>
 __device__ __forceinline__ CausalConv1dBwdOperands parameters_of(const Params& params) {
     CausalConv1dBwdOperands p{};
     p.weight = params.weight;
@@ -73,16 +74,20 @@ __device__ __forceinline__ CausalConv1dBwdOperands parameters_of(const Params& p
     p.dbias = params.dbias;
     p.scratch = params.scratch;
     p.dim = params.dim;
-    for (int i = 0; i < 2; ++i) {
-        p.weight_stride[i] = params.weight_stride[i];
-        p.dweight_stride[i] = params.dweight_stride[i];
-    }
-    p.bias_stride = params.bias_stride;
+    p.dweight_stride[0] = params.dweight_stride[0];
+    p.dweight_stride[1] = params.dweight_stride[1];
     p.dbias_stride = params.dbias_stride;
     p.bias_is_float32 = params.bias_is_float32;
     p.dweight_is_float32 = params.dweight_is_float32;
     p.dbias_is_float32 = params.dbias_is_float32;
-    p.taps_are_packed = params.taps_are_packed;
+    if constexpr (kTapsArePacked) {
+        p.taps_are_packed = 1;
+    } else {
+        p.weight_stride[0] = params.weight_stride[0];
+        p.weight_stride[1] = params.weight_stride[1];
+        p.bias_stride = params.bias_stride;
+        p.taps_are_packed = params.taps_are_packed;
+    }
     return p;
 }
 

@@ -57,10 +57,8 @@ struct RawSnapshot {
 // No tile looks at more rows: 562 us instead of 929 (H200, 8 x 8192, a snapshot every 64 tokens).
 //
 // All warps wait for what one of them does, and the whole launch with them: 0.1 us of a block's time is 1.5 us. So two
-// warps look at rows while the tile is on its way, and snapshots are stored behind the walk: in front of it they took 2
-// to 3 us more. 16 x 512 takes 78.5 us, without snapshots 73, and 76.3 where nothing searches for what is left to
-// prefixes. Until the walk every warp runs code of its own, and all of it must fit in the instruction cache: with
-// unrolled searches warps waited 2.0 cycles per instruction for its code instead of 1.2, and the launch took 84 us.
+// warps look at rows while the tile is on its way, beside the warp that lists runs: one warp that did both took 83 us
+// (H200, 16 x 512) instead of 76.9, without snapshots it is 73.3. Stored in front of the walk they took 2 to 3 us more.
 // Snapshots that blocks of their own copied out of the L2 cache took 82 us.
 template <int kWidth, typename state_t, typename Tile>
 struct TileSnapshots {
@@ -89,17 +87,21 @@ struct TileSnapshots {
         if (number >= kAtOnce || row >= rows.end) return;
         const RawSnapshot snapshot(p, row);
         if (!snapshot.is_valid(p)) return;
-        unsigned begin = 0, behind = static_cast<unsigned>(p.total);
+        const RawStart raw(p, snapshot.sequence);
+        const unsigned total = static_cast<unsigned>(p.total);
+        unsigned begin = 0, behind = total;
         if (p.query_start_loc != nullptr) {
             const unsigned word = p.query_start_loc_is_int64 ? 8 : 4;
             const unsigned step = static_cast<unsigned>(p.query_start_loc_stride) * word;
             const index_t at = static_cast<index_t>(static_cast<unsigned>(snapshot.sequence)) * step;
-            // Wrong starts give wrong results, not wrong accesses.
-            begin = min(static_cast<unsigned>(load_low_word(p.query_start_loc, at)), behind);
-            behind = min(static_cast<unsigned>(load_low_word(p.query_start_loc, at + step)), behind);
+            begin = static_cast<unsigned>(load_low_word(p.query_start_loc, at));
+            behind = static_cast<unsigned>(load_low_word(p.query_start_loc, at + step));
         }
-        const bool may_go_on = goes_on<true>(p, snapshot.sequence);
-        const int start = load_start_slot(p, snapshot.sequence);
+        // Wrong starts give wrong results, not wrong accesses.
+        begin = min(begin, total);
+        behind = min(behind, total);
+        const int start = raw.start(p, snapshot.sequence);
+        const bool may_go_on = raw.goes_on(p);
         const unsigned position = static_cast<unsigned>(snapshot.position);
         const bool is_own =
             (start >= 0) & (begin < behind) & (position <= behind - begin) & !snapshot.is_left(p, start, may_go_on);
@@ -174,62 +176,53 @@ struct TileSnapshots {
     }
 };
 
-// Sequences with consecutive numbers; none if the last is less than the first.
-struct SequenceNumbers {
-    int first;
-    int last;
-};
-
-// The sequences that begin in the tokens from `from` to `to` - 1. All lanes of a warp take part.
-__device__ __forceinline__ SequenceNumbers sequences_from(const CausalConv1dVarlenOperands& p, int from, int to) {
-    SequenceNumbers numbers{0, -1};
-    int low = find_run(p, from), next;
-    do {
-        const int number = low + lane_id(), begin = first_token(p, number);
-        const unsigned lanes = lanes_where(number >= 0 && number < p.sequences && begin >= from && begin < to);
-        if (lanes != 0) numbers = {numbers.last < 0 ? low + lowest(lanes) : numbers.first, low + highest(lanes)};
-        next = from_lane(begin, kWarpSize - 1);
-        low += kWarpSize - 1;
-    } while (next < min(to, p.total));
-    return numbers;
+// The least range that has all of some ranges of rows.
+template <int kCount>
+__device__ __forceinline__ SnapshotRows enclosing(const SnapshotRows (&rows)[kCount]) {
+    SnapshotRows all = rows[0];
+#pragma unroll
+    for (int i = 1; i < kCount; ++i) all = {min(all.begin, rows[i].begin), max(all.end, rows[i].end)};
+    return all;
 }
 
-// The rows that have all snapshots which are left to the prefixes of the sequences that begin in the tokens from `from`
-// to `to` - 1. All lanes of a warp take part.
-__device__ __forceinline__ SnapshotRows find_left_snapshots(const CausalConv1dVarlenOperands& p, int from, int to) {
-    constexpr int kAtOnce = 4;  // groups of 32 rows that are loaded before the first is looked at
-    const SequenceNumbers numbers = sequences_from(p, from, to);
-    if (numbers.last < 0) return {0, 0};
-    const int rows = count_snapshots(p);
-    SnapshotRows found{rows, 0};
-    const unsigned row_step = static_cast<unsigned>(p.snapshots_stride[0]) * (p.snapshots_is_int64 ? 8 : 4);
+// The search for snapshots that are left to the prefixes of sequences which begin in a tile. Other tiles look at no
+// row. All threads look at one, which they load during the walk: on an H200 77.4 us for 16 x 512 instead of 79.1 where
+// one warp searched for sequences and rows while the tile was on its way, 76.5 without a search.
+template <typename Tile, bool kAddressed>
+struct LeftSnapshots {
+    bool is_needed;      // a sequence begins in the tile, and there are rows
+    RawSnapshot loaded;  // the thread's first row
+
+    // Begins to load rows, behind list_runs(). All threads of the block take part.
+    __device__ __forceinline__ LeftSnapshots(const CausalConv1dVarlenOperands& p, const ShortShared<Tile>& shared)
+        : is_needed(kAddressed && p.snapshot_rows > 0 && shared.has_begin != 0) {
+        const int row = static_cast<int>(threadIdx.x);
+        if (is_needed && row < count_snapshots(p)) loaded = RawSnapshot(p, row);
+    }
+
+    // The rows that have all those snapshots, and perhaps others, among the rows that a warp looks at.
+    __device__ __forceinline__ SnapshotRows find(const CausalConv1dVarlenOperands& p,
+                                                 const ShortShared<Tile>& shared) const {
+        const int from = shared.runs[0].begin < 0 ? 1 : 0, last = shared.count - 1;
+        const unsigned first = static_cast<unsigned>(shared.number[from]);
+        const unsigned numbers = static_cast<unsigned>(shared.number[last]) - first;
+        const int rows = count_snapshots(p);
+        SnapshotRows found{rows, 0};
+        RawSnapshot snapshot = loaded;
 #pragma unroll 1
-    for (int group = 0; group < rows; group += kAtOnce * kWarpSize) {
-        int sequence[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-            const int row = group + i * kWarpSize + lane_id();
-            sequence[i] = -1;
-            if (row < rows)
-                sequence[i] = load_low_word(p.snapshots, static_cast<index_t>(static_cast<unsigned>(row)) * row_step);
-        }
-        unsigned among = 0;  // a bit per group for the lane's rows
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-            among |= ((sequence[i] >= numbers.first) & (sequence[i] <= numbers.last) ? 1u : 0u) << i;
-        }
-#pragma unroll 1
-        for (int at = group; lanes_where(among != 0) != 0; among >>= 1, at += kWarpSize) {
-            bool is_left = (among & 1) != 0;
-            if (is_left) {
-                const RawSnapshot snapshot(p, at + lane_id());
-                is_left = snapshot.is_valid(p);
-                const int number = is_left ? snapshot.sequence : 0;
-                is_left = is_left & snapshot.is_left(p, load_start_slot(p, number), goes_on<true>(p, number));
-            }
+        for (int row = static_cast<int>(threadIdx.x);; row += Tile::kThreads) {
+            const int group = row - lane_id();
+            if (group >= rows) return found;
+            // Numbers below the first one, and those of no sequence, are large ones here.
+            const unsigned behind = static_cast<unsigned>(snapshot.sequence) - first;
+            const int run = from + static_cast<int>(min(behind, static_cast<unsigned>(last - from)));
+            // Where some sequences are empty, the run is not known.
+            const bool is_left = (row < rows) & (behind <= numbers) &
+                                 ((shared.number[run] != snapshot.sequence) | (snapshot.position < p.snapshot_columns) |
+                                  ((p.snapshots_in_pool != 0) & (snapshot.slot == shared.runs[run].slot)));
             const unsigned lanes = lanes_where(is_left);
-            if (lanes != 0) found = {min(found.begin, at + lowest(lanes)), at + highest(lanes) + 1};
+            if (lanes != 0) found = {min(found.begin, group + lowest(lanes)), group + highest(lanes) + 1};
+            if (row + Tile::kThreads < rows) snapshot = RawSnapshot(p, row + Tile::kThreads);
         }
     }
-    return found;
-}
+};

@@ -296,14 +296,88 @@ __device__ __forceinline__ void convolve_single(const CausalConv1dVarlenOperands
     }
 }
 
+// Convolves a sequence of at least one token, and updates the state, in columns that are aligned vectors of channels:
+// the warp walks its tokens. `x`, `states` and `out` are at the first token, slot 0 and the first result of the
+// thread's channels.
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kSilu, bool kAddressed, typename Filter,
+          typename Output>
+__device__ __forceinline__ void convolve_whole(const CausalConv1dVarlenOperands& p,
+                                               const PrefixPlace<kAddressed>& place, const Filter& filter,
+                                               const input_t* x, state_t* states, const Output& out) {
+    constexpr int kHalo = kWidth - 1, kAtOnce = 4;
+    const index_t step = p.x_stride[1], slot_step = p.conv_states_stride[0], column_step = p.conv_states_stride[2];
+    const input_t* at = x + place.begin * step;
+    Vec<input_t, kVec> tokens[kAtOnce];
+    const auto load_tokens = [&](int left) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i, at += step) {
+            if (i < left) tokens[i] = load<kVec>(at);
+        }
+    };
+    load_tokens(place.length);
+    Vec<state_t, kVec> past[kHalo];
+    const state_t* column = states + place.slot * slot_step;
+#pragma unroll
+    for (int k = 0; k < kHalo; ++k, column += column_step) {
+        past[k] = Vec<state_t, kVec>::zero();
+        if (place.has_past) past[k] = load<kVec, Memory::kMutable>(column);
+    }
+    float bias[kVec];
+    float taps[kVec][kWidth];
+    filter.to_floats(taps, bias);
+    float window[kVec][kWidth];  // of the token before
+#pragma unroll
+    for (int c = 0; c < kVec; ++c) {
+#pragma unroll
+        for (int k = 0; k < kHalo; ++k) window[c][k + 1] = past[k].to_float(c);
+    }
+    input_t* to_out = out.to + place.begin * out.step;
+#pragma unroll 1
+    for (int left = place.length;;) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i, to_out += out.step) {
+            if (i >= left) break;
+            float y[kVec];
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+#pragma unroll
+                for (int k = 0; k < kHalo; ++k) window[c][k] = window[c][k + 1];
+                window[c][kHalo] = tokens[i].to_float(c);
+                y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], window[c], nullptr), 0);
+            }
+            store(to_out, Vec<input_t, kVec>::from_floats(y));
+        }
+        left -= kAtOnce;
+        if (left <= 0) break;
+        load_tokens(left);
+    }
+    // Stores to states come last, as in convolve_single().
+    if (kAddressed && place.target < 0) return;
+    state_t* to = states + (kAddressed ? place.target : place.slot) * slot_step;
+#pragma unroll
+    for (int k = 1; k <= kHalo; ++k, to += column_step) {
+        float last[kVec];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) last[c] = window[c][k];
+        store<Keep::kStream>(to, Vec<state_t, kVec>::from_floats(last));
+    }
+}
+
+// The tokens of a sequence up to which convolve_prefixes() convolves it as a whole.
+template <int kWhole>
+__device__ __forceinline__ int whole_tokens(const CausalConv1dVarlenOperands& p) {
+    return p.states_are_packed && p.taps_are_packed ? kWhole : 0;
+}
+
 // Convolves the prefixes of the `count` sequences from `first` on, at most kMost, in a warp's channels, and updates
-// their states. Each lane looks one of them up for all lanes, so that indices are waited for once. Nothing has
+// their states; those of sequences of up to kWhole tokens, with columns that are aligned vectors of channels, with the
+// rest of the sequence. Each lane looks one of them up for all lanes, so that indices are waited for once. Nothing has
 // snapshots.
 //
 // 2048 sequences of one token and 8192 channels (H200) took 100 us by convolve_prefix(), take 75 so, 73 without
 // arithmetic, and 64 is the time of a copy of the same bytes: what is left is waiting for memory.
-template <int kWarps, int kMost, int kWidth, typename input_t, typename weight_t, typename state_t, int kVec,
-          bool kSilu, Ranges kRanges, bool kAddressed>
+template <int kWhole, int kWarps, int kMost, int kWidth, typename input_t, typename weight_t, typename state_t,
+          int kVec, bool kSilu, Ranges kRanges, bool kAddressed>
 __device__ __forceinline__ void convolve_prefixes(const CausalConv1dVarlenOperands& p, int first, int count,
                                                   index_t channel, bool is_idle) {
     static_assert(kMost <= kWarpSize, "a lane looks up one sequence");
@@ -313,20 +387,24 @@ __device__ __forceinline__ void convolve_prefixes(const CausalConv1dVarlenOperan
     const PrefixPlace<kAddressed> own(p, min(number, p.sequences - 1));
     const bool is_own = lane_id() < count && number < p.sequences && own.length > 0;
     if (is_own) places[lane_id()] = own;
-    const bool are_packed = p.states_are_packed && p.taps_are_packed;
-    unsigned singles = lanes_where(is_own && own.length == 1 && are_packed);
-    unsigned left = lanes_where(is_own) & ~singles;
+    unsigned whole = lanes_where(is_own && own.length <= whole_tokens<kWhole>(p));
+    unsigned left = lanes_where(is_own) & ~whole;
     sync_warp();
     if (is_idle) return;
-    if (singles != 0) {
+    if (whole != 0) {
         const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
         const input_t* const x = static_cast<const input_t*>(p.x) + along_channels<kVec>(channel, p.x_stride[0]);
         state_t* const states = states_of<kAddressed, state_t>(p) + p.first_column * p.conv_states_stride[2] +
                                 along_channels<kVec>(channel, p.conv_states_stride[1]);
         const auto out = destination_of<input_t, kVec, kRanges>(p, channel, 0, 0);
 #pragma unroll 1
-        for (; singles != 0; singles &= singles - 1) {
-            convolve_single<kWidth, input_t, state_t, kVec, kSilu>(p, places[lowest(singles)], filter, x, states, out);
+        for (; whole != 0; whole &= whole - 1) {
+            const PrefixPlace<kAddressed>& place = places[lowest(whole)];
+            if constexpr (kWhole == 1) {
+                convolve_single<kWidth, input_t, state_t, kVec, kSilu>(p, place, filter, x, states, out);
+            } else {
+                convolve_whole<kWidth, input_t, state_t, kVec, kSilu>(p, place, filter, x, states, out);
+            }
         }
     }
 #pragma unroll 1

@@ -41,12 +41,13 @@ struct TokenRoles : PrefixRoles<kArePrefixes> {
     unsigned padding;
 
     // The roles of the tokens from `token` on. All lanes take part; the tokens of each lie between `from` and `to` - 1.
+    // Sequences of up to `whole` tokens are all prefix.
     template <bool kAddressed>
     __device__ __forceinline__ static TokenRoles find(const CausalConv1dVarlenOperands& p, int from, int to, int token,
-                                                      int halo) {
+                                                      int halo, int whole) {
         TokenRoles roles{};
         visit_sequences<kAddressed>(p, from, to, [&](int begin, int end, bool is_sequence) {
-            roles.add(begin, end, is_sequence, token, halo);
+            roles.add(begin, end, is_sequence, token, end - begin <= whole ? whole : halo);
         });
         return roles;
     }
@@ -79,13 +80,15 @@ struct BlockRoles {
 
     // All threads call this, for the tiles of the tokens from `first` on.
     template <bool kAddressed>
-    __device__ __forceinline__ void find(const CausalConv1dVarlenOperands& p, int first, int tiles, int halo) const {
+    __device__ __forceinline__ void find(const CausalConv1dVarlenOperands& p, int first, int tiles, int halo,
+                                         int whole = 0) const {
         const int first_of_warp = static_cast<int>(threadIdx.x) - lane_id();
         if (first_of_warp >= tiles) return;
         const int from = first + first_of_warp * kTokens;
         const int to = first + min(tiles, first_of_warp + kWarpSize) * kTokens;
         const int own = min(static_cast<int>(threadIdx.x), tiles - 1);
-        roles[threadIdx.x] = TokenRoles<kTokens>::template find<kAddressed>(p, from, to, first + own * kTokens, halo);
+        roles[threadIdx.x] =
+            TokenRoles<kTokens>::template find<kAddressed>(p, from, to, first + own * kTokens, halo, whole);
     }
 
     // All threads call this.

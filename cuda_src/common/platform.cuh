@@ -336,21 +336,33 @@ __device__ __forceinline__ unsigned max_of_three(unsigned a, unsigned b, unsigne
 #endif
 }
 
-// Byte i of a word, an 8-bit float e4m3.
-__device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
+// Bytes 2 i and 2 i + 1 of a word, 8-bit floats e4m3, as a pair of __half; byte i as a float.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+__device__ __forceinline__ unsigned e4m3_to_halves(unsigned word, int i) {
     unsigned halves;
     asm("{ .reg .b16 pair; cvt.u16.u32 pair, %1; cvt.rn.f16x2.e4m3x2 %0, pair; }"
         : "=r"(halves)
-        : "r"(word >> (16 * (i / 2)) & 0xffffu));
-    return __half2float(__ushort_as_half(static_cast<unsigned short>(halves >> (16 * (i % 2)))));
+        : "r"(word >> (16 * i) & 0xffffu));
+    return halves;
+}
+
+__device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(e4m3_to_halves(word, i / 2) >> (16 * (i % 2)))));
+}
 #else
+__device__ __forceinline__ float e4m3_to_float(unsigned word, int i) {
     const unsigned bits = word >> (8 * i) & 0xffu, size = bits & 0x7fu;
     // The same bits of exponent and mantissa are a __half that is 2**8 too small.
     const unsigned half = size == 0x7fu ? 0x7fffu : size << 7 | (bits & 0x80u) << 8;
     return __half2float(__ushort_as_half(static_cast<unsigned short>(half))) * 256.0f;
-#endif
 }
+
+__device__ __forceinline__ unsigned e4m3_to_halves(unsigned word, int i) {
+    const __half low = __float2half_rn(e4m3_to_float(word, 2 * i)),
+                 high = __float2half_rn(e4m3_to_float(word, 2 * i + 1));
+    return __half_as_ushort(low) | static_cast<unsigned>(__half_as_ushort(high)) << 16;
+}
+#endif
 
 // Two floats as 8-bit floats e4m3, the first in the lower byte: the nearest ones, even ones between two, 448 where a
 // number is larger.

@@ -84,6 +84,8 @@ struct SelectiveScanBwdOperands {
     int D_is_float32;
     int delta_bias_is_float32;
     int query_start_loc_is_int64;
+    FastDiv group_dim;   // channels per group
+    FastDiv dim_blocks;  // blocks per batch entry that sweep channels
 };
 
 inline constexpr int kChunk = 256;       // tokens per chunk, as the forward pass leaves states

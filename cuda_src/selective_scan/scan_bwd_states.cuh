@@ -207,6 +207,7 @@ struct StatesPass {
     template <typename Shared>
     __device__ __forceinline__ void begin(const LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
                                           WarpScan<kStates>& scan) {
+        float factor[kStates], ahead[kStates], back[kStates];
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             A[k] = Numbers::A(number, k);
@@ -222,8 +223,13 @@ struct StatesPass {
             float e = pull[k][kTokens - 1];
 #pragma unroll
             for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);
-            scan.put(lane.lane, k, exp2_approx(lane.steps * rate), h, e * decay[k][0]);
+            factor[k] = exp2_approx(lane.steps * rate);
+            ahead[k] = h;
+            back[k] = e * decay[k][0];
         }
+        // Stores among the arithmetic would keep the compiler from interleaving the states.
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) scan.put(lane.lane, k, factor[k], ahead[k], back[k]);
     }
 
     // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums

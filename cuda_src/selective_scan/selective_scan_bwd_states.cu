@@ -1,6 +1,8 @@
 // The states before chunks of 256 tokens, for the backward pass of a scan that has left none.
 //
-// Layout: as selective_scan_bwd's, but chunks go forward: a block waits for the states behind the chunk before.
+// Layout: as selective_scan_bwd's, but chunks go forward: a block waits for the states behind the chunk before. A warp
+// has 64 tokens of 16 states, a lane 8 consecutive tokens of 4 of those. Each channel's states go through the tokens of
+// lanes, warps and blocks as if zeros came before them, and a few lanes put these ways together.
 //
 // input_t  u, delta and variable B    kConstantB  whether B is (dim, d_state)
 #include "selective_scan/scan_bwd.cuh"
@@ -9,19 +11,53 @@ struct SelectiveScanBwdStatesParams {
     SelectiveScanBwdOperands operands;
 };
 
+// How the threads of a block divide a chunk.
+template <typename T>
+struct StatesShape {
+    using input_t = T;
+    static constexpr int kThreads = 128;
+    static constexpr int kWarps = kThreads / kWarpSize;
+    static constexpr int kWarpTokens = kChunk / kWarps;
+    static constexpr int kTokens = 8;
+    static constexpr int kTokenLanes = kWarpTokens / kTokens;  // that share the tokens of a state
+    static constexpr int kStates = kBlockStates / (kWarpSize / kTokenLanes);
+    static constexpr int kOwn = 2;  // consecutive tokens that a thread prepares
+    // The two halves of a lane's tokens are apart, and so are the threads that read and write them in different banks.
+    static constexpr int kHalf = kWarpTokens / 2;
+    static constexpr int kGap = 16;
+    static constexpr int kRow = 2 * kHalf + kGap;
+
+    // Where a token of the warp is in a row of shared memory.
+    __device__ __forceinline__ static int place(int token, int gap) {
+        return token % kTokens / 4 * (kHalf + gap) + token / kTokens * 4 + token % 4;
+    }
+
+    // Where a token of the chunk is in a row of a matrix: 16-bit tokens of a lane are one vector.
+    __device__ __forceinline__ static int matrix_place(int token) {
+        return sizeof(T) == 4 ? token / kWarpTokens * kWarpTokens + place(token % kWarpTokens, 0) : token;
+    }
+};
+
 template <typename input_t, bool kConstantB>
 struct SelectiveScanBwdStatesTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 6;
-    using Shape = ChunkShape<input_t>;
+    using Shape = StatesShape<input_t>;
     static_assert(kThreads == Shape::kThreads);
 };
 
 template <typename Shape>
 struct StatesShared {
+    static constexpr int kLinks = Shape::kTokenLanes;
+    struct Warp {
+        alignas(16) float dt[Shape::kRow];
+        alignas(16) float dt_u[Shape::kRow];
+        // What a lane's tokens make of a state, as factor and end; lanes of a quarter warp read different banks.
+        alignas(16) float links[kBlockStates][2 * kLinks + 4];
+    };
     alignas(16) typename Shape::input_t B[kBlockStates][kChunk];
-    alignas(16) float dt[Shape::kRow];
-    alignas(16) float dt_u[Shape::kRow];
+    Warp warps[Shape::kWarps];
+    alignas(16) float wholes[2][Shape::kWarps][2 * kBlockStates];  // the same of a warp's tokens
     ChunkRows<const typename Shape::input_t> u, delta;
     unsigned number;
 };
@@ -38,17 +74,22 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __syncthreads();
     const ChunkShare share(p, shared.number, false);
     const ChunkTokens tokens(p, share.batch, share.chunk);
+    if (share.chunk + 1 >= p.chunks) return;
     if (threadIdx.x == 0) {
         shared.u.begin(p.u, p.u_stride, share, tokens);
         shared.delta.begin(p.delta, p.delta_stride, share, tokens);
     }
-    const int warp = static_cast<int>(threadIdx.x) / kWarpSize, own_token = static_cast<int>(threadIdx.x) * Shape::kOwn;
+    const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
+    const int token_lane = lane % Shape::kTokenLanes, first = lane / Shape::kTokenLanes * kStates;
+    const int own_token = thread * Shape::kOwn, state = lane % kBlockStates;
+    auto& own = shared.warps[warp];
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     // The states before this chunk, of the block's first channel; those behind it are those before the next.
     float* const before = p.scratch + p.states_at + (share.number(p) * p.dim + share.first_channel) * p.d_state;
     float* const behind = before + static_cast<index_t>(p.dim) * p.d_state;
-    if (share.chunk + 1 >= p.chunks) return;
+    const bool many_states = p.d_state > kBlockStates;
+    if (!kConstantB && !many_states) take_chunk<Shape>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
     __syncthreads();
     input_t u[Shape::kOwn], delta[Shape::kOwn];
     RawNumber<input_t> bias;
@@ -67,73 +108,104 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
         }
     };
+    // One number of each state: A, and a constant B.
+    float A = 0.0f;
+    RawNumber<input_t> constant;
+    const auto load_numbers = [&](int channel, int n) {
+        n = min(n, p.d_state - 1);
+        A = __ldg(static_cast<const float*>(p.A) + channel * p.A_stride[0] + n * p.A_stride[1]);
+        if (kConstantB) constant.load(p.B, channel * p.B_stride[1] + n * p.B_stride[2], p.B_is_float32);
+    };
+    load_numbers(share.first_channel, state);
     load_tokens(0);
+    int turn = 0;
     for (int i = 0; i < share.channels; ++i) {
-        const int channel = share.first_channel + i;
-        __syncthreads();
+        const int channel = share.first_channel + i, next = min(i + 1, share.channels - 1);
+        float own_dt[Shape::kOwn], own_dt_u[Shape::kOwn];
 #pragma unroll
         for (int j = 0; j < Shape::kOwn; ++j) {
-            const int token = own_token + j, place = Shape::place(token, Shape::kGap);
-            float dt = Dtype<input_t>::to_float(delta[j]) + bias.to_float(p.delta_bias_is_float32);
-            if (p.delta_softplus) dt = softplus(dt);
-            if (token >= tokens.live) dt = 0.0f;
-            shared.dt[place] = dt;
-            shared.dt_u[place] = dt * Dtype<input_t>::to_float(u[j]);
+            own_dt[j] = Dtype<input_t>::to_float(delta[j]) + bias.to_float(p.delta_bias_is_float32);
+            if (p.delta_softplus) own_dt[j] = softplus(own_dt[j]);
+            if (own_token + j >= tokens.live) own_dt[j] = 0.0f;
+            own_dt_u[j] = own_dt[j] * Dtype<input_t>::to_float(u[j]);
         }
-        if (i + 1 < share.channels) load_tokens(i + 1);
-        for (int first_state = 0; first_state < p.d_state; first_state += kBlockStates) {
-            if (!kConstantB && (i == 0 || p.d_state > kBlockStates)) {
-                __syncthreads();
-                take_chunk<Shape>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
-            }
-            // What only this warp needs of its states is loaded before all wait for each other.
-            const int first = first_state + warp * kStates;
-            float rate[kStates];
-            unsigned state_bits[kStates];
+        const int place = Shape::place(Shape::kOwn * lane, Shape::kGap);
+        // All lanes have used the channel before.
+        sync_warp();
+        store_packed<Shape::kOwn>(own.dt + place, own_dt);
+        store_packed<Shape::kOwn>(own.dt_u + place, own_dt_u);
+        sync_warp();
+        load_tokens(next);
+        float dt[kTokens], dt_u[kTokens], steps = 0.0f;
+        take_tokens<Shape, Shape::kGap>(own.dt, token_lane, dt);
+        take_tokens<Shape, Shape::kGap>(own.dt_u, token_lane, dt_u);
 #pragma unroll
-            for (int s = 0; s < kStates; ++s) {
-                const int n = min(first + s, p.d_state - 1);
-                rate[s] = __ldg(static_cast<const float*>(p.A) + channel * p.A_stride[0] + n * p.A_stride[1]) * kLog2E;
+        for (int t = 0; t < kTokens; ++t) steps += dt[t];
+        for (int first_state = 0; first_state < p.d_state; first_state += kBlockStates, ++turn) {
+            const bool is_last = first_state + kBlockStates >= p.d_state;
+            // All warps have used the matrix of the states before: they have waited for each other since.
+            if (!kConstantB && many_states) {
+                take_chunk<Shape>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
+                __syncthreads();
+            }
+            // One warp after the other goes on to the states behind the chunk.
+            const int n = first_state + state;
+            const bool is_turn = turn % Shape::kWarps == warp && lane < kBlockStates && n < p.d_state;
+            unsigned bits = 0;
+            if (is_turn && tokens.live > 0) {
                 const index_t* const stride = p.initial_state_stride;
-                state_bits[s] = 0;
-                if (tokens.live == 0) continue;
                 if (!tokens.is_first) {
-                    state_bits[s] = load_relaxed(before + i * p.d_state + n);
+                    bits = load_relaxed(before + i * p.d_state + n);
                 } else if (p.initial_state != nullptr) {
-                    state_bits[s] = __float_as_uint(
+                    bits = __float_as_uint(
                         p.initial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]]);
                 }
             }
-            __syncthreads();
-            float dt[kTokens], dt_u[kTokens], steps = 0.0f;
-            take_tokens<Shape, Shape::kGap>(shared.dt, lane_id(), dt);
-            take_tokens<Shape, Shape::kGap>(shared.dt_u, lane_id(), dt_u);
+            const float rates = A * kLog2E, constants = constant.to_float(p.B_is_float32);
+            float rate[kStates], b[kTokens];
 #pragma unroll
-            for (int t = 0; t < kTokens; ++t) steps += dt[t];
+            for (int k = 0; k < kStates; ++k) rate[k] = from_lane(rates, first + k);
 #pragma unroll
-            for (int s = 0; s < kStates; ++s) {
-                const int n = min(first + s, p.d_state - 1);
-                float b[kTokens];
+            for (int k = 0; k < kStates; ++k) {
                 if constexpr (kConstantB) {
-                    RawNumber<input_t> raw;
-                    raw.load(p.B, channel * p.B_stride[1] + n * p.B_stride[2], p.B_is_float32);
+                    b[0] = from_lane(constants, first + k);
 #pragma unroll
-                    for (int t = 0; t < kTokens; ++t) b[t] = raw.to_float(p.B_is_float32);
+                    for (int t = 1; t < kTokens; ++t) b[t] = b[0];
                 } else {
-                    MatrixTokens<Shape>(shared.B[n - first_state], lane_id()).to_floats(b);
+                    const input_t* const row = shared.B[first + k] + warp * Shape::kWarpTokens;
+                    MatrixTokens<Shape>(row, token_lane).to_floats(b);
                 }
-                float h[1] = {0.0f}, whole[1] = {exp2_approx(steps * rate[s])}, begin[1];
+                float link[2] = {exp2_approx(steps * rate[k]), 0.0f};
 #pragma unroll
-                for (int t = 0; t < kTokens; ++t) h[0] = fmaf(h[0], exp2_approx(dt[t] * rate[s]), dt_u[t] * b[t]);
-                // The block of the chunk before may not have been there yet.
-                const bool waits = tokens.live > 0 && !tokens.is_first;
-                const float state[1] = {waits ? wait_for(before + i * p.d_state + n, state_bits[s])
-                                              : __uint_as_float(state_bits[s])};
-                scan_over_lanes<kWarpSize>(whole, state, h, begin);
-                if (lane_id() == kWarpSize - 1 && first + s < p.d_state) {
-                    hand_over(behind + i * p.d_state + n, h[0]);
+                for (int t = 0; t < kTokens; ++t) {
+                    link[1] = fmaf(link[1], exp2_approx(dt[t] * rate[k]), dt_u[t] * b[t]);
                 }
+                store_packed<2>(own.links[first + k] + 2 * token_lane, link);
             }
+            load_numbers(share.first_channel + (is_last ? next : i), is_last ? state : n + kBlockStates);
+            sync_warp();
+            float whole[2] = {1.0f, 0.0f};
+#pragma unroll
+            for (int j = 0; j < Shape::kTokenLanes; j += 2) {
+                const auto two = load<4, Memory::kMutable>(own.links[state] + 2 * j);
+                whole[1] = fmaf(whole[1], two.to_float(0), two.to_float(1));
+                whole[1] = fmaf(whole[1], two.to_float(2), two.to_float(3));
+                whole[0] *= two.to_float(0) * two.to_float(2);
+            }
+            // The next turn's warps put theirs where no warp of this turn looks.
+            auto& wholes = shared.wholes[turn % 2];
+            if (lane < kBlockStates) store_packed<2>(wholes[warp] + 2 * state, whole);
+            __syncthreads();
+            if (!is_turn) continue;
+            // The block of the chunk before may not have been there yet.
+            const bool waits = tokens.live > 0 && !tokens.is_first;
+            float value = waits ? wait_for(before + i * p.d_state + n, bits) : __uint_as_float(bits);
+#pragma unroll
+            for (int w = 0; w < Shape::kWarps; ++w) {
+                const auto part = load<2, Memory::kMutable>(wholes[w] + 2 * state);
+                value = fmaf(part.to_float(0), value, part.to_float(1));
+            }
+            hand_over(behind + i * p.d_state + n, value);
         }
     }
 }

@@ -12,12 +12,25 @@ __device__ constexpr int fold_blocks() {
     constexpr int kDState = Rows::kElements * Rows::kLanes;
     constexpr bool kHasFew = !Rows::kIsQuantised && Rows::kElements * sizeof(typename Rows::Matrix) <= 16;
     constexpr bool kIsWide = sizeof(typename Rows::Matrix) > 2;
-    // With 16 sequences of bfloat16 or more, a step without live tokens takes as long as one without rings.
+    // With 16 sequences of bfloat16 or more, a step without live tokens takes as long as one without rings. Code of its
+    // own for live tokens leaves one without them enough registers for 8 blocks with any states. After sm_90 the
+    // compiler wants more, and would spill.
     constexpr bool kIsCommon = kToken && !kMasked && kIndex32 && Rows::kRowsOfGroup <= 4 && kDState <= 128;
-    return !kHasFew      ? (kIsWide || Rows::kVecs < 8 || Rows::kIsQuantised ? 2 : 3)
-           : kOwned > 32 ? 2
-           : kIsCommon   ? (kArch >= 90 ? 8 : 7) - kIsWide
-                         : (kOwned > 16 ? 4 : 5) - kIsWide;
+    constexpr bool kIsSingle = kIsSame<typename Rows::Operands, SelectiveStateUpdateSingleOperands>;
+    // 5 sequences of int8 take 6.5 us so, and 7.7 with 4 blocks; 6 with 8 rows 7.3, and 9.1 with 2. Without
+    // instructions for 8-bit floats the compiler does many rows at once unless registers are few.
+    constexpr bool kIsCodes = Rows::kIsQuantised && !kIsWide && kToken && !kMasked && kIndex32 && kDState <= 128 &&
+                              Rows::kVecs * sizeof(typename Rows::State) == 16;
+    constexpr bool kIsComputed = kIsSame<typename Rows::State, float8_e4m3fn> && kArch >= 80 && kArch < 89;
+    return kIsCodes && Rows::kRowsOfGroup > 4 ? (kArch >= 90   ? 4
+                                                 : kIsComputed ? 5
+                                                               : 3)
+           : kIsCodes && kArch >= 90          ? 5
+           : !kHasFew                         ? (kIsWide || Rows::kVecs < 8 || Rows::kIsQuantised ? 2 : 3)
+           : kOwned > 32                      ? 2
+           : kIsCommon && kIsSingle           ? (kArch == 90 ? 8 : 7)
+           : kIsCommon                        ? (kArch >= 90 ? 8 : 7) - kIsWide
+                                              : (kOwned > 16 ? 4 : 5) - kIsWide;
 }
 
 // Where the states of a warp's rows come from.
@@ -74,20 +87,79 @@ __device__ __forceinline__ void fold_rows(const Operands& p, const Source<Traits
     if constexpr (kToken) at.store(s, finish_result<Traits>(s, parameters, inputs, y));
 }
 
-// number: of the warp.
-template <typename Rows, bool kToken, typename Operands>
+// The same codes, without anything that the compiler has derived about them.
+template <typename StateVec, int kChunks>
+__device__ __forceinline__ void opaque_words(StateVec (&row)[kChunks]) {
+#pragma unroll
+    for (StateVec& vec : row) {
+        for (unsigned& word : vec.words) word = static_cast<unsigned>(opaque(static_cast<int>(word)));
+    }
+}
+
+// Ends the step of a sequence as one without rings, where its ring is empty and nothing is left to be committed.
+template <typename Operands>
+struct StoreIfEmpty {
+    static constexpr bool kInPlace = true;
+    // Rows that are advanced while the cursor is on its way. On an H200, one and two sequences of bfloat16 take 3.43
+    // and 4.58 us with one row, 3.3 and 4.3 with two or three, and without rings; all blocks wait for the same cursors,
+    // and 3.4 and 4.5 where they do so before the first row.
+    static constexpr int kEarlyRows = 2;
+
+    const Operands& p;
+    int word = 0;  // of the cursor
+
+    __device__ __forceinline__ explicit StoreIfEmpty(const Operands& p) : p(p) {}
+
+    // The lanes have different words: one that is the same in all the compiler would wait for at once.
+    __device__ __forceinline__ void load(int slot) {
+        if (slot >= 0) word = load_word<Memory::kMutable, int>(RingCursor::place_of(p, slot) + lane_id() % 4);
+    }
+
+    template <typename Rows>
+    __device__ __forceinline__ bool store(const typename Rows::Operands& s, const WarpRows& warp,
+                                          const typename Rows::StateVec (&raw)[Rows::kRowsOfGroup][Rows::kChunks],
+                                          float, const StateRows<Rows>& to, float*, const TokenCursor<Rows>& at,
+                                          const RowParameters<Rows>& parameters, const TokenInputs<Rows>& inputs,
+                                          const TokenMatrices<Rows>& maps, bool) const {
+        const TokenStep<Rows> pace(s, parameters, inputs, 1.0f);
+        const float input = pace.step * inputs.x.to_float(0);
+        constexpr int kEarly = kEarlyRows < Rows::kRowsOfGroup ? kEarlyRows : Rows::kRowsOfGroup;
+        float state[Rows::kRowsOfGroup][Rows::kElements], sums[Rows::kRowsOfGroup];
+        const auto advance = [&](int r) {
+            to_floats<Rows>(raw[r], state[r]);
+            sums[r] = advance_row<Rows>(parameters, maps, pace, input, r, state[r]);
+        };
+#pragma unroll
+        for (int r = 0; r < kEarly; ++r) advance(r);
+        // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. Such a
+        // step is never read-only, so that they make no difference.
+        const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & s.is_read_only;
+        // Where an empty ring begins makes no difference.
+        if (lanes_where(lane_id() % 4 != 0 && (word | none) != 0) != 0) return false;
+#pragma unroll
+        for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
+            if (r >= kEarly) advance(r);
+            store_row<Rows>(s, warp, to, r, 0, state[r]);
+        }
+        at.store(s, gather_result<Rows>(s, parameters, inputs, sums));
+        return true;
+    }
+};
+
+// number: of the warp. With kRest nothing is waited for, and there are live tokens, or something to be committed.
+template <typename Rows, bool kToken, bool kRest = false, typename Operands>
 __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) {
     const typename Rows::Operands& s = p.operands;
     const WarpRows warp(s, uniform(number), Rows::kTile);
     // Whole warps leave: the shuffles stay complete.
-    if (warp.batch >= s.batch) return wait_for_preceding();
+    if (!kRest && warp.batch >= s.batch) return wait_for_preceding();
     const int slot = uniform(load_slot<Rows>(s, warp.batch));
     int to = slot;
     if constexpr (!kToken) to = load_destination<Rows>(s, warp.batch, 0, slot);
     // As in a step without rings, states come first.
     const StateRows<Rows> rows(s.state, s.state_stride + 1, warp);
     const StateRows<Rows> from_rows = rows + max(slot, 0) * static_cast<index_t>(s.state_stride[0]);
-    wait_for_preceding();
+    if constexpr (!kRest) wait_for_preceding();
     const bool goes_on = slot >= 0 && to >= 0 && has_past(s, warp.batch);
     typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
 #pragma unroll
@@ -125,7 +197,12 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     if (kToken && warp.head == 0 && warp.first_row == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
     const StateRows<Rows> targets = rows + to * static_cast<index_t>(s.state_stride[0]);
     float* place = scale_of_slot<Rows>(p, warp, to);
-    if constexpr (kToken) {
+    if constexpr (kToken && Rows::kIsQuantised) {
+        // The compiler would begin to compute with codes where they are loaded, and wait for them in front of all else.
+#pragma unroll
+        for (auto& row : raw) opaque_words(row);
+    }
+    if constexpr (kToken && !kRest) {
         if (count == 0) {
             store_rows<Rows>(s, warp, raw, scale, targets, place, at, parameters, inputs, maps);
             return;

@@ -78,8 +78,8 @@ struct RowFactors<Traits, true> {
     }
 
     // Stores the scale of the lane's own row, when all rows have their factors.
-    __device__ __forceinline__ void store_scale(const SelectiveStateUpdateOperands& p, const WarpRows& warp,
-                                                float* place, bool exists = true) const {
+    __device__ __forceinline__ void store_scale(const typename Traits::Operands& p, const WarpRows& warp, float* place,
+                                                bool exists = true) const {
         constexpr int kGroups = Traits::kGroups;
         const float factor = from_lane(kept, lane_id() % kGroups * Traits::kLanes + lane_id() / kGroups);
         if (exists && warp.is_row(p, Traits::kTile)) *place = scale_of_factor(factor);

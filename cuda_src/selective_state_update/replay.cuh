@@ -55,7 +55,9 @@ struct ReplayFewOperands {
     int tokens;           // per sequence
     int force_flush_stride;
     int warp_heads;   // one after the other; all of one group
+    int kept_heads;   // that a warp flushes of its own ones: the first or none
     int spare_warps;  // that take heads of sequences that flush
+    int most_parts;   // in which such a head is divided; a power of two
 };
 
 // The ring of a slot: the row of its oldest token, and how many are live.

@@ -8,13 +8,27 @@
 // Sequences that share blocks.
 inline constexpr int kMostRanked = 256;
 
-// What a warp does next: 64 rows of some heads of a sequence.
+// Some of the tiles of a head.
+struct TileRange {
+    int begin;
+    int end;
+
+    __device__ __forceinline__ bool has(int tile) const { return tile >= begin && tile < end; }
+};
+
+// What a warp does next: 64 rows of some heads of a sequence, or tiles of a head that flushes.
 struct ReplayFewTask {
     WarpRows rows;  // of the first head
+    TileRange tiles;
     int slot;
     uint2 cursor;
     bool is_found;  // the cursor is known, and that it flushes
     bool flushes;
+
+    template <typename Traits>
+    __device__ __forceinline__ TileRange range() const {
+        return Traits::kDivides ? tiles : TileRange{0, Traits::kTiles};
+    }
 };
 
 // Whether a sequence's live tokens go to its states. force: of the sequence.
@@ -29,15 +43,8 @@ __device__ __forceinline__ unsigned char load_force(const ReplayFewOperands& p, 
     return static_cast<const unsigned char*>(p.force_flush)[sequence * p.force_flush_stride];
 }
 
-// The heads that a warp flushes of its own ones, the first or none, of which the states are on their way for nothing
-// then. On an H200 with Mamba-2 of 128 heads and sequences that flush in turn, 64 of bfloat16, with two heads a warp,
-// take 43.3 us with one and 45.0 with none; 256 of int8, with four, 101 and 97.
-__device__ __forceinline__ int kept_heads(const ReplayFewOperands& p) {
-    return p.warp_heads <= 2 ? 1 : 0;
-}
-
 // The other heads of sequences that flush: warps that have nothing else to do and those of these sequences take them in
-// turn, one at a time, for one takes as long as several that are only read.
+// turn, one at a time, for one takes as long as several that are only read, or parts of them.
 template <typename Traits>
 struct FlushedHeads {
     int first;   // sequence
@@ -85,11 +92,22 @@ struct FlushedHeads {
         } else {
             worker = number < 0 ? p.spare_warps + number : p.spare_warps + rank * shares + number % shares;
         }
-        const int kept = kept_heads(p);
-        if (worker >= count * shares * (p.warp_heads - kept)) return false;
-        const int further = worker / (count * shares);
-        task.rows = WarpRows(s, worker - further * (count * shares), Traits::kWarpRows);
-        task.rows.head = task.rows.head * p.warp_heads + kept + further;
+        const int heads = count * shares * (p.warp_heads - p.kept_heads);
+        int head = worker;
+        if constexpr (Traits::kDivides) {
+            // As many parts as there are warps for.
+            int parts = 1;
+#pragma unroll 1
+            while (parts < p.most_parts && 2 * parts * heads <= workers) parts *= 2;
+            head = worker / parts;
+            const int tiles = Traits::kTiles / parts;
+            task.tiles.begin = (worker - head * parts) * tiles;
+            task.tiles.end = task.tiles.begin + tiles;
+        }
+        if (head >= heads) return false;
+        const int further = head / (count * shares);
+        task.rows = WarpRows(s, head - further * (count * shares), Traits::kWarpRows);
+        task.rows.head = task.rows.head * p.warp_heads + p.kept_heads + further;
         rank = task.rows.batch;
         unsigned among = 0;
         int begin = 0, place = 0, slot = 0;

@@ -25,11 +25,11 @@ struct StagedTiles {
     __device__ __forceinline__ StagedTiles(StateVec* staged, const State* first, int next)
         : staged(staged), from(first + lane_id() * Traits::kVecs), next(next) {}
 
-    // Starts to copy a tile of the head, or of the next one if there is one; the copies of a tile are a group. In odd
-    // groups of lanes every other 64 bytes change places, for the lanes of two groups read at once, and would meet in
-    // the same banks.
-    __device__ __forceinline__ void start(int tile, bool is_last) const {
-        if (tile < Traits::kTiles || !is_last) {
+    // Starts to copy a tile of the head, or of the next one, if it lies before `end`; the copies of a tile are a group.
+    // In odd groups of lanes every other 64 bytes change places, for the lanes of two groups read at once, and would
+    // meet in the same banks.
+    __device__ __forceinline__ void start(int tile, int end) const {
+        if (tile < end) {
             const State* const head = tile < Traits::kTiles ? from : from + next;
 #pragma unroll
             for (int i = 0; i < kTileVecs; i += kWarpSize) {
@@ -198,6 +198,59 @@ struct CodeFactors {
     }
 };
 
+// Whether instructions convert 8-bit floats; a CPU does what they do.
+inline constexpr bool kConvertsFloat8 = kArch == 0 || kArch >= 89;
+
+// The same for 8-bit floats, which are exact as __half; so is C, in a unit in which its largest element has 14 bits
+// before the point, but for what is smaller than that by 2**38. Words go to rows as those of PairFactors do.
 template <typename Traits>
-using StateFactors = Select<kMultipliesCodes && Traits::kIsInt8, CodeFactors<Traits>,
-                            Select<kMultipliesCodes && Traits::kIsBfloat16, PairFactors<Traits>, FloatFactors<Traits>>>;
+struct HalfFactors {
+    static constexpr bool kIsSplit = false;
+
+    unsigned columns[Traits::kChunks][2][2];
+    float unit;  // of lane q's token; NaN where C is not finite
+
+    __device__ __forceinline__ HalfFactors(const __nv_bfloat16* from, int token_stride, int tokens) {
+        const __nv_bfloat16* const own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;
+        Vec<__nv_bfloat16, 2> C[Traits::kChunks][4];
+        float magnitude = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 4 * Traits::kChunks; ++i) {
+            C[i / 4][i % 4] = ::load<2>(own + Traits::element(i / 4) + i % 4 * 4);
+#pragma unroll
+            for (int e = 0; e < 2; ++e) magnitude = max_or_nan(magnitude, fabsf(C[i / 4][i % 4].to_float(e)));
+        }
+        const CodeScale scale(max_over_lanes<8>(magnitude));
+        unit = from_lane(scale.unit * 128.0f, lane_id() % 4 * 8);
+        const float inverse = scale.inverse * 0.0078125f;
+#pragma unroll
+        for (int i = 0; i < 4 * Traits::kChunks; ++i) {
+            const float pair[2] = {C[i / 4][i % 4].to_float(0) * inverse, C[i / 4][i % 4].to_float(1) * inverse};
+            columns[i / 4][i % 4 / 2][i % 2] = Dtype<__half>::pack(pair);
+        }
+    }
+
+    __device__ __forceinline__ void multiply(const typename Traits::StateVec (&raw)[2][Traits::kChunks],
+                                             float (&y)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+            for (int i = 0; i < 2 * Traits::kChunks; ++i) {
+                unsigned halves[4];
+#pragma unroll
+                for (int word = 0; word < 4; ++word) {
+                    halves[word] = e4m3_to_halves(raw[r][i / 2].words[i % 2 * 2 + word / 2], word % 2);
+                }
+                multiply_add<__half>(sums, halves, columns[i / 2][i % 2]);
+            }
+            y[r] = sums[0] + sums[3];
+        }
+    }
+};
+
+template <typename Traits>
+using StateFactors = Select<!kMultipliesCodes, FloatFactors<Traits>,
+                            Select<Traits::kIsInt8, CodeFactors<Traits>,
+                                   Select<Traits::kIsFloat8 && kConvertsFloat8, HalfFactors<Traits>,
+                                          Select<Traits::kIsBfloat16, PairFactors<Traits>, FloatFactors<Traits>>>>>;

@@ -2,6 +2,7 @@
 // ones, and their rows on the way to it.
 #pragma once
 
+#include "selective_state_update/replay_few_flushed.cuh"
 #include "selective_state_update/replay_fold.cuh"
 #include "selective_state_update/replay_products.cuh"
 
@@ -251,9 +252,12 @@ struct OwnRows {
         for (int i = 0; i < kPairs; ++i) pairs[i] = ::load<2, kMemory>(from + row(2 * i));
     }
 
-    __device__ __forceinline__ void store(input_t* to) const {
+    // Stores the rows of some tiles.
+    __device__ __forceinline__ void store(input_t* to, const TileRange& tiles) const {
 #pragma unroll
-        for (int i = 0; i < kPairs; ++i) ::store(to + row(2 * i), pairs[i]);
+        for (int i = 0; i < kPairs; ++i) {
+            if (!Traits::kDivides || tiles.has(lane_id() % 4)) ::store(to + row(2 * i), pairs[i]);
+        }
     }
 
     __device__ __forceinline__ float to_float(int i) const { return pairs[i / 2].to_float(i % 2); }

@@ -29,5 +29,9 @@ template <
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_fold_single_kernel(const SelectiveStateUpdateFoldSingleParams params) {
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
-    fold_states<typename Traits::Rows, true>(params.operands, number);
+    using Rows = typename Traits::Rows;
+    if (!update<Rows>(params.operands, number, StoreIfEmpty(params.operands))) {
+        // From the beginning once more: of nothing that this takes the step above is to have registers.
+        fold_states<Rows, true, true>(params.operands, opaque(static_cast<int>(number)));
+    }
 }

@@ -9,7 +9,7 @@
 //
 // kDState  d_state                        input_t  x and out               state_t  the pool of codes
 // a_t      A                              b_t      B and C
-#include "selective_state_update/steps.cuh"
+#include "selective_state_update/quantised_heads.cuh"
 
 struct SelectiveStateUpdateQuantisedHeadsParams {
     void* state_scale;
@@ -26,210 +26,8 @@ struct SelectiveStateUpdateQuantisedHeadsTraits {
     // takes the longer, the more there are; with 5 blocks, for which registers are too few, 44.2. C * codes by tensor
     // cores, as in replay, saved a tenth of the instructions, and no time: 41.7.
     static constexpr int kMinBlocks = 4;
-    static constexpr int kVec = 16;
-    // Rows per group of lanes in a tile of at most 4 KiB, and those that are advanced at once.
-    static constexpr int kRows = kDState < 128 ? 4 : 8;
-    static constexpr int kPart = 2;
-    using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, false, false, false, false, false,
-                           true, kWarpSize, SelectiveStateUpdateSingleOperands>;
+    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t>;
 };
-
-// A tile of the heads that a warp walks over, and where its elements lie in an array with strides of heads and rows.
-struct WalkedTile {
-    int head;  // counted from the warp's first one
-    int number;
-
-    __device__ __forceinline__ WalkedTile next(int tiles) const {
-        const bool is_last = number + 1 == tiles;
-        return {head + is_last, is_last ? 0 : number + 1};
-    }
-    template <int kTile>
-    __device__ __forceinline__ int offset(const int* stride) const {
-        return head * stride[0] + number * (kTile * stride[1]);
-    }
-};
-
-// The lane's codes of the tile that is on its way, each row in the place of that of the tile before.
-template <typename Traits>
-struct StagedCodes {
-    using State = typename Traits::State;
-    using StateVec = typename Traits::StateVec;
-    static constexpr int kVecs = Traits::kRowsOfGroup * kWarpSize;  // of a warp
-    static constexpr int kRowStep = Traits::kGroups * Traits::kElements * Traits::kLanes;
-
-    StateVec* own;
-
-    // Starts to copy kRows rows of the lane's group, the first of them row `first` of the group.
-    template <int kRows>
-    __device__ __forceinline__ void start(int first, const State* tile) const {
-#pragma unroll
-        for (int r = first; r < first + kRows; ++r) copy_async(place(r), tile + r * kRowStep);
-    }
-    __device__ __forceinline__ StateVec read(int r) const {
-        return ::load<Traits::kVecs, Memory::kMutable>(reinterpret_cast<const State*>(place(r)));
-    }
-
- private:
-    __device__ __forceinline__ StateVec* place(int r) const { return own + r * kWarpSize; }
-};
-
-// The heads that a warp walks over: their sequence, and the parameters of one of them in each lane.
-template <typename Traits>
-struct WalkedHeads {
-    using input_t = typename Traits::Input;
-    using Operands = typename Traits::Operands;
-
-    int batch;
-    int first;
-    int count;
-
-    __device__ __forceinline__ WalkedHeads(const Operands& p, unsigned number, int heads) : count(heads) {
-        const QuotientRemainder batch_head = divide(number * heads, p.nheads);
-        batch = static_cast<int>(batch_head.quotient);
-        first = static_cast<int>(batch_head.remainder);
-    }
-
-    // The head whose parameters the lane holds.
-    __device__ __forceinline__ int own() const { return first + min(lane_id(), count - 1); }
-    __device__ __forceinline__ static int own_row() { return min(lane_id(), Traits::kTile - 1); }
-    // Where the lane's own row of the first tile lies in an array by heads and rows, and in one by sequences, too.
-    __device__ __forceinline__ int place(const int* stride) const { return first * stride[0] + own_row() * stride[1]; }
-    __device__ __forceinline__ int token_place(const int* stride) const {
-        return batch * stride[0] + place(stride + 2);
-    }
-
-    // The lane's elements of the group's B or C.
-    __device__ __forceinline__ void load_map(const Operands& p, const void* map, const int* stride,
-                                             float (&values)[Traits::kElements]) const {
-        const int group = static_cast<int>(p.group_heads.quotient(first));
-        PackedVec<typename Traits::Matrix, Traits::kVecs> v;
-        v.template load<Memory::kConstant>(static_cast<const typename Traits::Matrix*>(map) + batch * stride[0] +
-                                           group * stride[2] + Traits::element(0));
-        // The shuffle keeps the compiler from converting them again for every row, to save registers.
-#pragma unroll
-        for (int i = 0; i < Traits::kElements; ++i) values[i] = from_lane(v.to_float(i), lane_id());
-    }
-};
-
-template <typename Rows, int kPart, typename Params>
-__device__ __forceinline__ void walk_heads(const Params& params, unsigned number, typename Rows::StateVec* shared) {
-    using input_t = typename Rows::Input;
-    using State = typename Rows::State;
-    using Row = ScaledRow<State>;
-    using Staged = StagedCodes<Rows>;
-    constexpr int kTile = Rows::kTile;
-    constexpr int kLanes = Rows::kLanes;
-    const SelectiveStateUpdateSingleOperands& p = params.operands;
-    const WalkedHeads<Rows> heads(p, number, params.heads);
-    // Whole warps leave: the shuffles stay complete.
-    if (heads.batch >= p.batch) return wait_for_preceding();
-    const int tiles = static_cast<int>(p.row_tiles.divisor);
-    const int count = heads.count * tiles;
-    const bool is_row = lane_id() < kTile;
-    const int slot = uniform(load_slot<Rows>(p, heads.batch));
-    input_t* const out = static_cast<input_t*>(p.out) + heads.token_place(p.out_stride);
-    if (slot < 0) {
-        wait_for_preceding();
-        if (p.keeps_padding || !is_row) return;
-        for (WalkedTile at{0, 0}; at.head < heads.count; at = at.next(tiles)) {
-            out[at.offset<kTile>(p.out_stride + 2)] = Dtype<input_t>::from_float(0.0f);
-        }
-        return;
-    }
-    const index_t own = heads.first * p.state_stride[1] + lane_id() / kLanes * p.state_stride[2] + Rows::element(0);
-    const State* const from = static_cast<const State*>(p.state) + slot * index_t{p.state_stride[0]} + own;
-    const Staged staged{shared + lane_id()};
-#pragma unroll
-    for (int first = 0; first < Rows::kRowsOfGroup; first += kPart) {
-        staged.template start<kPart>(first, from);
-        end_copy_group();
-    }
-    const auto A = static_cast<const typename Rows::A*>(p.A)[heads.own() * p.A_stride[0]];
-    RawNumber<input_t> dt_bias, dt;
-    if (p.dt_bias != nullptr) dt_bias.load(p.dt_bias, heads.own() * p.dt_bias_stride[0], p.dt_bias_is_float32);
-    float* const scales = static_cast<float*>(params.state_scale) + heads.place(params.state_scale_stride + 1);
-    const float* const scales_from = scales + slot * index_t{params.state_scale_stride[0]};
-    const int own_D = heads.place(p.D_stride);
-    wait_for_preceding();
-    dt.load(p.dt, heads.batch * p.dt_stride[0] + heads.own() * p.dt_stride[2], p.dt_is_float32);
-    const auto* const x = static_cast<const input_t*>(p.x) + heads.token_place(p.x_stride);
-    const int own_z = heads.token_place(p.z_stride);
-    WalkedTile at{0, 0};
-    // The call may write its outputs over x.
-    Vec<input_t, 1> own_x = load<1, Memory::kMutable>(x);
-    float scale = *scales_from;
-    const int target = uniform(p.is_read_only ? -1 : load_destination<Rows>(p, heads.batch, 0, slot));
-    State* const to = static_cast<State*>(p.state) + max(target, 0) * index_t{p.state_stride[0]} + own;
-    float* const scales_to = scales + max(target, 0) * index_t{params.state_scale_stride[0]};
-    float B[Rows::kElements], C[Rows::kElements];
-    heads.load_map(p, p.B, p.B_stride, B);
-    heads.load_map(p, p.C, p.C_stride, C);
-    float step = dt.to_float(p.dt_is_float32);
-    if (p.dt_bias != nullptr) step += dt_bias.to_float(p.dt_bias_is_float32);
-    if (p.dt_softplus) step = softplus(step);
-    const float head_decay = exp2_approx(step * kLog2E * Dtype<typename Rows::A>::to_float(A));
-
-#pragma unroll 1
-    for (int t = 0; t < count; ++t) {
-        const Row row(from_lane(step, at.head) * own_x.to_float(0), from_lane(head_decay, at.head) * scale);
-        const WalkedTile next = at.next(tiles);
-        Vec<input_t, 1> next_x = own_x;
-        if (t + 1 < count) {
-            next_x = load<1, Memory::kMutable>(x + next.offset<kTile>(p.x_stride + 2));
-            scale = scales_from[next.offset<kTile>(params.state_scale_stride + 1)];
-        }
-        RawNumber<input_t> D, z;
-        if (p.D != nullptr) D.load(p.D, own_D + at.offset<kTile>(p.D_stride), p.D_is_float32);
-        if (p.z != nullptr) z.load(p.z, own_z + at.offset<kTile>(p.z_stride + 2), p.z_is_float32);
-        const State* const tile_ahead = from + next.offset<kTile>(p.state_stride + 1);
-        State* const tile = to + at.offset<kTile>(p.state_stride + 1);
-        float factor = 1.0f, y = 0.0f;  // in lane i of a group those of row i
-#pragma unroll
-        for (int first = 0; first < Rows::kRowsOfGroup; first += kPart) {
-            wait_for_copy_groups<Rows::kRowsOfGroup / kPart - 1>();
-            typename Rows::StateVec raw[kPart];
-#pragma unroll
-            for (int r = 0; r < kPart; ++r) raw[r] = staged.read(first + r);
-            if (t + 1 < count) staged.template start<kPart>(first, tile_ahead);
-            end_copy_group();
-            float state[kPart][Rows::kElements], sums[kPart], magnitudes[kPart];
-#pragma unroll
-            for (int r = 0; r < kPart; ++r) {
-                const float input = Rows::of_row(row.input, first + r), decay = Rows::of_row(row.decay, first + r);
-                sums[r] = 0.0f;
-#pragma unroll
-                for (int i = 0; i < Rows::kElements; ++i) {
-                    state[r][i] = fmaf(input, B[i], Row::decayed(raw[r], i, decay));
-                    sums[r] = fmaf(state[r][i], C[i], sums[r]);
-                }
-                magnitudes[r] = largest_magnitude(state[r]);
-            }
-            const float sum = sum_rows_over_lanes<kPart, kLanes>(sums);
-            const float unit = Rows::of_row(row.unit, first + lane_id() % kPart);
-            const float found = code_factor<State>(max_rows_over_lanes<kPart, kLanes>(magnitudes) * unit);
-            const bool is_kept = lane_id() % kLanes / kPart == first / kPart;
-            factor = is_kept ? found : factor;
-            y = is_kept ? sum : y;
-#pragma unroll
-            for (int r = 0; r < kPart; ++r) {
-                const auto codes = Rows::StateVec::codes(state[r], from_group_lane<kLanes>(found * unit, r));
-                if (target >= 0) store<Rows::kKeep>(tile + (first + r) * Staged::kRowStep, codes);
-            }
-        }
-        // The lane that holds what the group found of the lane's own row.
-        const int holder = lane_id() % Rows::kGroups * kLanes + lane_id() / Rows::kGroups;
-        factor = from_lane(factor, holder);
-        y = from_lane(y, holder) * row.unit;
-        if (is_row) {
-            if (target >= 0) scales_to[at.offset<kTile>(params.state_scale_stride + 1)] = scale_of_factor(factor);
-            if (p.D != nullptr) y = fmaf(D.to_float(p.D_is_float32), own_x.to_float(0), y);
-            if (p.z != nullptr) y *= silu<float>(z.to_float(p.z_is_float32));
-            out[at.offset<kTile>(p.out_stride + 2)] = Dtype<input_t>::from_float(y);
-        }
-        at = next;
-        own_x = next_x;
-    }
-}
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t,
           typename Traits = SelectiveStateUpdateQuantisedHeadsTraits<kDState, input_t, state_t, a_t, b_t>>
@@ -239,5 +37,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kWarps = Traits::kThreads / kWarpSize;
     __shared__ alignas(16) typename Rows::StateVec shared[kWarps][StagedCodes<Rows>::kVecs];
     const int warp = uniform(static_cast<int>(threadIdx.x / kWarpSize));
-    walk_heads<Rows, Traits::kPart>(params, blockIdx.x * kWarps + warp, shared[warp]);
+    walk_heads<Rows, false>(params, blockIdx.x * kWarps + warp, shared[warp]);
 }

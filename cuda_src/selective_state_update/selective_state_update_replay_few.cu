@@ -8,7 +8,6 @@
 // eight for token q.
 //
 // kDState  d_state    state_t  the pool of states    a_t  A    kMany  several tokens
-#include "selective_state_update/replay_few_flushed.cuh"
 #include "selective_state_update/replay_few_states.cuh"
 #include "selective_state_update/replay_few_tokens.cuh"
 
@@ -27,7 +26,10 @@ struct ReplayFewRows : Base {
     static constexpr int kOwnRows = kMany ? 8 : 2;  // that a lane finishes, for one token
     // Tiles that are on their way at once, 8 KiB of a warp: with 12 KiB the steps below took 2 and 3 us more.
     static constexpr int kPart = Base::kChunks > 4 ? 1 : Base::kChunks > 2 ? 2 : 4;
+    // Whether heads that flush are divided. Of bfloat16 it takes as long in parts.
+    static constexpr bool kDivides = !kMany && (Base::kIsQuantised || sizeof(typename Base::State) == 4);
     static constexpr bool kIsInt8 = kIsSame<typename Base::State, signed char>;
+    static constexpr bool kIsFloat8 = kIsSame<typename Base::State, float8_e4m3fn>;
     static constexpr bool kIsBfloat16 = kIsSame<typename Base::State, __nv_bfloat16>;
     static constexpr int kMatrixChunks = Base::kElements / 8;  // of B or C, 16 bytes each
 
@@ -72,6 +74,7 @@ __device__ __forceinline__ float* scales_of(const ReplayFewOperands& p, int slot
 template <typename Traits>
 struct ReplayFewWarp {
     using input_t = __nv_bfloat16;
+    static constexpr TileRange kAll = {0, Traits::kTiles};
     // What a lane keeps of C * S: of its own rows, or parts of those of its group.
     static constexpr int kKept =
         Traits::kHasMany || StateFactors<Traits>::kIsSplit ? 2 * Traits::kTiles : Traits::kOwnRows;
@@ -135,7 +138,8 @@ struct ReplayFewWarp {
 
     // Stores the results of a head. kept: C * S, which is still to be multiplied by what is left of the states.
     __device__ __forceinline__ void finish(input_t* out, const HeadTokens<Traits>& head, const Weights& weights,
-                                           float rate, float own_step, int parity, const float (&kept)[kKept]) const {
+                                           float rate, float own_step, int parity, const float (&kept)[kKept],
+                                           const TileRange& tiles) const {
         const SelectiveStateUpdateSingleOperands& s = p.operands;
         float of_states[Traits::kOwnRows];
         join(kept, of_states);
@@ -168,22 +172,24 @@ struct ReplayFewWarp {
         // Results may lie where x does, which the other lanes have loaded.
         if constexpr (Traits::kHasMany) sync_warp();
         if (token >= step.tokens) return;
+        OwnRows<Traits> results;
 #pragma unroll
         for (int i = 0; i < Traits::kOwnRows; i += 2) {
             const float pair[2] = {y[i], y[i + 1]};
-            ::store(out + OwnRows<Traits>::row(i), Vec<input_t, 2>::from_floats(pair));
+            results.pairs[i / 2] = Vec<input_t, 2>::from_floats(pair);
         }
+        results.store(out, tiles);
     }
 
     // What the new tokens leave for later steps; gives dt' of the lane's one.
     __device__ __forceinline__ float append(const WarpRows& warp, const Ring<Traits>& ring,
-                                            const HeadTokens<Traits>& head) const {
+                                            const HeadTokens<Traits>& head, const TileRange& tiles) const {
         float own_step = 0.0f;
         if (!Traits::kHasMany || lane_id() < step.tokens) {
             own_step = step_length<Traits>(p.operands, head.parameters, head.dt);
         }
-        if (token < step.tokens) own_x(head).store(ring.x_at(p, cursor.row(p, cursor.live + token), row));
-        if (warp.first_row == 0 && lane_id() < step.tokens) {
+        if (token < step.tokens) own_x(head).store(ring.x_at(p, cursor.row(p, cursor.live + token), row), tiles);
+        if (warp.first_row == 0 && tiles.begin == 0 && lane_id() < step.tokens) {
             ring.dt[cursor.row(p, cursor.live + lane_id())] = own_step;
         }
         return own_step;
@@ -225,7 +231,7 @@ struct ReplayFewWarp {
         for (int parity = 0; heads > 0; --heads, parity ^= 1) {
             const bool is_last = heads == 1;
             const HeadTokens<Traits> head = next;
-            const float own_step = append(warp, ring, head);
+            const float own_step = append(warp, ring, head, kAll);
             ring.x += p.ring_rows * p.operands.headdim;
             ring.dt += p.ring_rows;
             if (!is_last) {
@@ -242,33 +248,34 @@ struct ReplayFewWarp {
                 multiply(tiles, m, kept);
                 sync_warp();
                 if (m == 0 && !is_last) old.start(ring.x + warp.first_row, parity ^ 1);
-                tiles.start(m + Traits::kPart, is_last);
+                tiles.start(m + Traits::kPart, is_last ? Traits::kTiles : 2 * Traits::kTiles);
             }
-            finish(out, head, weights, rate, own_step, parity, kept);
+            finish(out, head, weights, rate, own_step, parity, kept, kAll);
             tiles.from += tiles.next;
             out += p.operands.out_stride[2];
             ++warp.head;
         }
     }
 
-    // Replays a head and puts its live tokens in its states, which takes the registers for what other warps load ahead.
-    __device__ __forceinline__ void replay_and_fold(const WarpRows& warp, StagedTiles<Traits>& tiles,
-                                                    const Ring<Traits>& ring, const HeadTokens<Traits>& head,
-                                                    input_t* out) const {
-        const float own_step = append(warp, ring, head);
+    // Replays tiles of a head and puts its live tokens in their states, which takes the registers for what other warps
+    // load ahead.
+    __device__ __forceinline__ void replay_and_fold(const WarpRows& warp, const TileRange& range,
+                                                    StagedTiles<Traits>& tiles, const Ring<Traits>& ring,
+                                                    const HeadTokens<Traits>& head, input_t* out) const {
+        const float own_step = append(warp, ring, head, range);
         const float rate = kLog2E * head.parameters.A[0][0].to_float(0);
         const Weights weights(rate, head.live_step);
         float kept[kKept] = {};
         // All that the tiles share: their loop waits for little but states.
         const FoldTokens<Traits> tokens(p, cursor, ring.B, step.live);
 #pragma unroll 1
-        for (int m = 0; m < Traits::kTiles; ++m) {
+        for (int m = range.begin; m < range.end; ++m) {
             multiply(tiles, m, kept);
             // Reads the tile once more, instead of keeping it in registers.
             sync_warp();
             fold(tiles, warp, m, 0, head, weights, tokens);
             sync_warp();
-            tiles.start(m + Traits::kPart, true);
+            tiles.start(m + Traits::kPart, range.end);
         }
         // Loads once more what would take registers all the time.
         WarpRows same = warp;
@@ -277,7 +284,7 @@ struct ReplayFewWarp {
         load(again, same, ring, false);
         again.scale[0] = head.scale[0];
         again.scale[1] = head.scale[1];
-        finish(out, again, weights, rate, own_step, 0, kept);
+        finish(out, again, weights, rate, own_step, 0, kept, range);
     }
 };
 
@@ -312,7 +319,7 @@ __device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const S
     const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
     float products[4];
     C.multiply(B, B, products);
-    if (warp.first_row == 0) {
+    if (warp.first_row == 0 && (!kFolds || task.range<Traits>().begin == 0)) {
         if (warp.head % static_cast<int>(s.group_heads.divisor) == 0 && lane_id() / 4 < step.tokens) {
             input_t* const to = ring.B + cursor.row(p, cursor.live + appended) * kDState;
 #pragma unroll
@@ -324,7 +331,7 @@ __device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const S
     wait_for_copies();
     const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
     if constexpr (kFolds) {
-        own.replay_and_fold(warp, tiles, ring, next, out);
+        own.replay_and_fold(warp, task.range<Traits>(), tiles, ring, next, out);
     } else {
         own.replay(warp, p.warp_heads, tiles, ring, next, out);
     }
@@ -338,6 +345,7 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, ReplayFew
     constexpr int kDState = Traits::kElements * 4;
     const SelectiveStateUpdateSingleOperands& s = p.operands;
     const WarpRows& warp = task.rows;
+    const TileRange range = task.range<Traits>();
     SequenceStep step = {};
     step.entry = warp.batch;
     step.tokens = Traits::kHasMany ? p.tokens : 1;
@@ -349,7 +357,7 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, ReplayFew
                    warp.head * s.out_stride[2] + row;
     if (step.slot < 0) {
         for (int heads = p.warp_heads; heads > 0; --heads, out += s.out_stride[2]) {
-            if (token < step.tokens && !s.keeps_padding) OwnRows<Traits>::zero().store(out);
+            if (token < step.tokens && !s.keeps_padding) OwnRows<Traits>::zero().store(out, range);
         }
         return;
     }
@@ -358,12 +366,12 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, ReplayFew
                                warp.first_row * kDState;
     StagedTiles<Traits> tiles(shared.tiles, states, s.state_stride[1]);
 #pragma unroll
-    for (int m = 0; m < Traits::kPart; ++m) tiles.start(m, false);
+    for (int m = 0; m < Traits::kPart; ++m) tiles.start(range.begin + m, range.end);
     if (!task.is_found) {
         const unsigned char force = load_force(p, warp.batch);
         task.cursor = RingCursor::load(p, step.slot);
         task.flushes = uniform(static_cast<int>(is_flushed<Traits>(p, task.cursor, force))) != 0;
-        if (task.flushes && kept_heads(p) == 0) {
+        if (task.flushes && p.kept_heads == 0) {
             wait_for_copies();
             return;
         }
@@ -397,6 +405,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (task.rows.batch >= min(p.operands.batch - first, kMostRanked)) return wait_for_preceding();
         task.rows.batch += first;
         task.rows.head *= p.warp_heads;
+        task.tiles.end = Rows::kTiles;
         task.slot = uniform(load_slot<Rows>(p.operands, task.rows.batch));
     }
     wait_for_preceding();
@@ -408,7 +417,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (!task.flushes) return;
             sync_warp();
         }
-        if (p.warp_heads == 1 || !heads.next(p, task)) return;
+        if (p.warp_heads == p.kept_heads || !heads.next(p, task)) return;
         has_task = true;
     }
 }

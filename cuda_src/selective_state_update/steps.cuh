@@ -156,9 +156,29 @@ __device__ __forceinline__ void store_rows(
     at.store(p, finish_result<Traits>(p, parameters, inputs, y));
 }
 
-// One token, the state after which goes to one slot.
-template <typename Traits, typename Params>
-__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
+// Ends a step of one token without conditions.
+struct StoreAlways {
+    static constexpr bool kInPlace = false;
+
+    // Loads what the end depends on, beside the states of a slot.
+    __device__ __forceinline__ void load(int) {}
+
+    // Does what store_rows does; false where it has to be done otherwise, and nothing is written yet.
+    template <typename Traits>
+    __device__ __forceinline__ bool store(const typename Traits::Operands& p, const WarpRows& warp,
+                                          const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks],
+                                          float scale, const StateRows<Traits>& to, float* scale_place,
+                                          const TokenCursor<Traits>& at, const RowParameters<Traits>& parameters,
+                                          const TokenInputs<Traits>& inputs, const TokenMatrices<Traits>& maps,
+                                          bool stores) const {
+        store_rows<Traits>(p, warp, raw, scale, to, scale_place, at, parameters, inputs, maps, stores);
+        return true;
+    }
+};
+
+// One token, the state after which goes to one slot: the own one with End::kInPlace. False where `end` says so.
+template <typename Traits, typename End, typename Params>
+__device__ __forceinline__ bool update_single(const Params& params, const WarpRows& warp, End end) {
     const typename Traits::Operands& p = params.operands;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const StateRows<Traits> rows(p.state, p.state_stride + 1, warp);
@@ -174,6 +194,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         if constexpr (Traits::kIsQuantised) {
             if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
         }
+        if (!kReadsFirst) end.load(slot);
     };
     if constexpr (Traits::kReadsStatesFirst) {
         load_states();
@@ -193,9 +214,10 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     if (slot < 0) {
         if (kReadsFirst) wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
-        return;
+        return true;
     }
     const auto find_target = [&] {
+        if constexpr (End::kInPlace) return of_warp<Traits>(slot);
         return of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
     };
     int to = -1;
@@ -204,7 +226,10 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         load_states();
     }
     if (Traits::kReadsStatesFirst || kReadsFirst) {
-        if (kReadsFirst) wait_for_preceding();
+        if (kReadsFirst) {
+            wait_for_preceding();
+            end.load(slot);
+        }
         load_inputs();
     }
     if constexpr (Traits::kReadsStatesFirst) to = find_target();
@@ -213,8 +238,8 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
         // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();
     }
-    store_rows<Traits>(p, warp, raw, scale, to_rows, scale_of_slot<Traits>(params, warp, max(to, 0)), cursor,
-                       parameters, inputs, maps, to >= 0);
+    return end.template store<Traits>(p, warp, raw, scale, to_rows, scale_of_slot<Traits>(params, warp, max(to, 0)),
+                                      cursor, parameters, inputs, maps, to >= 0);
 }
 
 // Loads the rows' states from a slot of the pool, or from a step of a row of the buffer.
@@ -374,9 +399,9 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
     }
 }
 
-// The steps of the rows of a kernel's warp.
-template <typename Traits, typename Params>
-__device__ __forceinline__ void update(const Params& params, unsigned number) {
+// The steps of the rows of a kernel's warp. False where the end of a single one says so.
+template <typename Traits, typename Params, typename End = StoreAlways>
+__device__ __forceinline__ bool update(const Params& params, unsigned number, End end = End()) {
     const typename Traits::Operands& p = params.operands;
     // What several tokens need of registers leaves none for loads that are issued before.
     constexpr bool kWaitsFirst = Traits::kIsMany || !kReadsFirst;
@@ -385,11 +410,12 @@ __device__ __forceinline__ void update(const Params& params, unsigned number) {
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) {
         if (!kWaitsFirst) wait_for_preceding();
-        return;
+        return true;
     }
     if constexpr (Traits::kIsMany) {
         update_many<Traits>(params, warp);
+        return true;
     } else {
-        update_single<Traits>(params, warp);
+        return update_single<Traits>(params, warp, end);
     }
 }

@@ -162,7 +162,7 @@ UNIT = (
     Case(5, 128, 24, 2, "float32", layout="last_sliced_seq", activation=None),
     Case(2, 128, 64, 1, "float16", "float16", layout="channel_last", bias=None),
     Case(4, 8, 512, layout="channel_last", others="offset_weight"),
-    Case(3, 128, 136, layout="last_sliced_dim", processors=1),
+    Case(3, 128, 520, layout="last_sliced_seq", processors=1),
     # The same in rounds: one part and several, parts that end inside a round, fewer vectors than a block can have.
     Case(2, 256, 392, layout="channel_last", processors=1),
     Case(5, 64, 472, 2, "float32", "float16", layout="channel_last", processors=1),

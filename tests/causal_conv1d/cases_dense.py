@@ -199,6 +199,10 @@ UNIT = (
     Case(2, 45, 70, 2, layout="last_backward_seq", others="strided", **STATES),
     Case(3, 37, 5, 4, "float16", layout="last_sliced_dim_by_3", bias="float32", activation=None, **ALL),
     Case(2, 33, 20, 1, "float16", layout="last_sliced_dim_by_3", seq_idx=True),
+    # The same so long that tiles inside a sequence have code of their own.
+    Case(1, 45, 262, 4, layout="last_sliced_dim_by_3", others="offset", **ALL),
+    Case(2, 33, 256, 2, "float16", layout="last_sliced_dim_by_3", seq_idx=True),
+    Case(1, 41, 290, 3, layout="last_backward_seq", others="strided", **STATES),
     # Wide filters: walks of several units and a part of one, several a sequence; channels of a warp and some more.
     Case(1, 136, 75, 16, "float16", "float32", layout="channel_last", **STATES),
     Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),

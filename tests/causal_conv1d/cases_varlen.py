@@ -125,6 +125,35 @@ UNIT = (
         )
     ),
     without(Case(252, "40x1+100x2", processors=1)),
+    # The same of short sequences, some as long as a warp takes them as a whole and longer.
+    *(
+        Case(channels, "off2+30x3+0+40x2+2x5+33+20x1+9+32+off3", width, dtype, processors=1, **way)
+        for channels, width, dtype, way in (
+            (252, 4, "bfloat16", {"slots": "odd"}),
+            (252, 4, "bfloat16", {"initial": "all", "moved": True, "weight_dtype": "float32"}),
+            (128, 4, "float32", {"state_dtype": "bfloat16", "index": "int64", **ODD}),
+            (256, 4, "bfloat16", {"pool": "columns", "initial": "all", "state_dtype": "float32"}),
+        )
+    ),
+    # Tokens contiguous: tiles of nothing but single tokens, tiles with others among them, one with a longer sequence at
+    # its end, and sequences with numbers far from those of their tokens. The channels do not fill the last 32.
+    *(
+        Case(channels, spec, width, dtype, pool="columns", **way, **ROWS)
+        for channels, spec, width, dtype, way in (
+            (40, "300x1", 4, "bfloat16", {"initial": "mixed"}),
+            (72, "31x1+2+97x1+3+0+60x1+off2", 4, "bfloat16", {"initial": "all", "weight_dtype": "float32"}),
+            (32, "70x1+0+140x1", 4, "bfloat16", {"slots": "odd", "index": "int64", "initial": "all"}),
+            (48, "200x1", 3, "float16", {"initial": "all", "bias": "float32", "activation": None}),
+            (40, "140x1", 4, "float32", {"state_dtype": "bfloat16", "initial": "all"}),
+            (36, "90x1+off1", 2, "float32", {"initial": "mixed", "bias": None}),
+            (40, "200+400x1", 4, "bfloat16", {"initial": "all"}),
+            (40, "140x2+1000+140x2", 4, "bfloat16", {"slots": "odd", "initial": "all", "processors": 1}),
+            (64, "300x2", 4, "bfloat16", {"slots": None, "initial": "mixed", "processors": 1}),
+            (136, "off3+9+1+30+2+0+25+3x5+41+60+4x7+off2+120+3+3", 4, "float16", {"initial": "mixed", "processors": 1}),
+            (40, "900+60x1", 3, "bfloat16", {"weight_dtype": "float32", "initial": "all", "processors": 1}),
+            (72, "20x5+40+20x9", 2, "float32", {"index": "int64", "initial": "all", "bias": None, "processors": 1}),
+        )
+    ),
     # Slots out of several columns, other slots for final states, longer index arrays, states that are only read, kept
     # padding: each in every kernel.
     *(
@@ -179,6 +208,8 @@ UNIT = (
             (68, 5, "float32", {"snapshots": "pool", "index": "int64"}),
         )
     ),
+    # A tile of padding alone.
+    Case(36, "20+off300", pool="columns", initial="all", snapshots="pool", **ROWS),
     without(Case(24, "9+70+3", snapshots="whole")),
     without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
     Case(24, "9+70+3", 1, snapshots="pool"),

@@ -292,14 +292,18 @@ def test_what_pairs_of_vectors_do_not_fit_is_walked_by_vectors(x: AbstractArray,
 
 @given(st.integers(1, 300), st.integers(1, 2500), st.integers(1, 300))
 def test_all_threads_of_a_warp_with_pairs_make_the_same_steps(batch: int, pairs: int, row_steps: int) -> None:
-    launch = planned(last(batch, 8 * pairs, 8 * row_steps))[0]
+    launch, *sums = planned(last(batch, 8 * pairs, 8 * row_steps))
     if type(launch.kernel) is not CausalConv1dChannelpairsBwd:
         return
     numbers = numbers_of(launch)
     block_vecs, walks, steps = numbers["block_vecs"][0], numbers["block_walks"], numbers["walk_steps"]
     threads = launch.kernel.threads
     assert block_vecs * walks == threads and numbers["dim_blocks"][0] * block_vecs == 2 * pairs
+    assert steps >= 2, "blocks synchronise before the second step"
     parts = launch.config.grid[0] // numbers["dim_blocks"][0]
+    assert [numbers_of(each)["parts"] for each in sums] == (
+        [parts * walks if numbers["walks_are_parts"] else parts] if parts > 1 else []
+    )
     for first_thread in {0, threads - WARP_SIZE, threads * (parts - 1), threads * parts - WARP_SIZE}:
         begins = [(thread // threads * walks + thread % threads // block_vecs) * steps
                   for thread in range(first_thread, first_thread + WARP_SIZE)]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -261,6 +262,36 @@ def test_states_after_every_token_are_the_inputs_before_them(call: Caller, order
     padded = np.concatenate([np.zeros((dim, WIDTH - 1), np.float32), x], axis=1)
     for end, state in zip(ends, out, strict=True):
         np.testing.assert_array_equal(state, padded[:, end : end + WIDTH - 1])
+
+
+@EACH_CALLER
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dim", [DIM, 32])
+def test_states_that_hold_inputs_of_the_old_one_are_found_among_many_rows(call: Caller, order: str, dim: int) -> None:
+    """Every token of three sequences has a snapshot, in any order; some overwrite what their sequence starts from."""
+    lengths, last, random = (150, 3, 100), (0, 9), np.random.default_rng(0)
+    places = [(i, t) for i, length in enumerate(lengths) for t in range(length + 1) if (i, t) != last]
+    places = [*random.permutation(places), last]
+    rows = np.concatenate([places, np.arange(len(places))[:, None] + 2 * len(lengths)], axis=1)
+    for i, position in enumerate((9, 1, 80)):
+        rows[(rows[:, 0] == i) & (rows[:, 1] == position), 2] = i
+    x = np.asarray(uniform(23, dim, sum(lengths)).astype(np.float32), order=order)
+    pool = uniform(24, 2 * len(lengths) + len(places), dim, WIDTH - 1).astype(np.float32)
+    starts = np.array([0, *np.cumsum(lengths)])
+    parts = [x[:, begin:end] for begin, end in pairwise(starts)]
+    joined = [np.concatenate([state, part], axis=1) for state, part in zip(pool, parts, strict=False)]
+    arguments = {
+        "x": x,
+        "weight": uniform(25, dim, WIDTH).astype(np.float32),
+        "conv_states": pool,
+        "query_start_loc": starts,
+        "has_initial_state": np.ones(len(lengths), np.bool_),
+        "dst_state_indices": np.arange(3, 6),
+        "snapshots": rows,
+    }
+    call(cuconv.causal_conv1d_varlen_fn, arguments)
+    for i, position, slot in [*rows, *((i, length, 3 + i) for i, length in enumerate(lengths))]:
+        np.testing.assert_array_equal(pool[slot], joined[i][:, position : position + WIDTH - 1])
 
 
 @EACH_CALLER

@@ -20,7 +20,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
 from cuconv.causal_conv1d.plan_varlen import Operands, plan
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, INT32
-from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
+from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
@@ -156,7 +156,12 @@ def test_indices_fit_at_any_size(
         groups, prefix_groups, _ = map(int, n["mix"])
         is_fwd = isinstance(kernel, CausalConv1dVarlenFwd)
         rows, prefixes = (int(n["tiles"]), int(n["prefixes"])) if is_fwd else (kernel.warps, 1)
-        assert shape[1] <= (groups - prefix_groups) * rows * kernel.tokens <= MAX_DIVIDEND
+        tile_groups, most = groups - prefix_groups, MAX_DIVIDEND
+        if is_fwd and kernel.whole:
+            # A block has the tiles of several, and the last ones, counted unsigned, may have none.
+            blocks = int(n["dim_blocks"][0])
+            tile_groups, most = tile_groups * blocks // ceil_div(blocks, kernel.constants["kShare"]), 2 * MAX_DIVIDEND
+        assert shape[1] <= tile_groups * rows * kernel.tokens <= most
         assert sequences <= prefix_groups * rows * prefixes <= MAX_DIVIDEND
 
 

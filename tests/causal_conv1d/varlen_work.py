@@ -18,7 +18,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
 from cuconv.causal_conv1d.plan_varlen import Operands
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import WARP_SIZE
+from cuconv.runtime.launch import WARP_SIZE, ceil_div
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
@@ -34,14 +34,15 @@ class Problem(NamedTuple):
     starts: tuple[int, ...]
     is_live: tuple[bool, ...]
 
-    def prefix(self, number: int) -> range:
-        """The first width - 1 tokens of a sequence; no tokens where the sequence has no results."""
+    def prefix(self, number: int, whole: int = 0) -> range:
+        """The first width - 1 tokens of a sequence, or all of at most `whole`; none where it has no results."""
         begin, end = self.starts[number], self.starts[number + 1]
-        return range(begin, min(begin + self.o.weight.shape[1] - 1, end) if self.is_live[number] else begin)
+        count = end - begin if end - begin <= whole else min(self.o.weight.shape[1] - 1, end - begin)
+        return range(begin, begin + count if self.is_live[number] else begin)
 
-    def prefixes(self) -> set[int]:
+    def prefixes(self, whole: int = 0) -> set[int]:
         """The tokens that are in the prefix of a sequence."""
-        return {token for number in range(len(self.is_live)) for token in self.prefix(number)}
+        return {token for number in range(len(self.is_live)) for token in self.prefix(number, whole)}
 
 
 class Write(NamedTuple):
@@ -101,10 +102,10 @@ def tile(p: Problem, prefixes: set[int], begin: int, count: int) -> list[int]:
     return [t for t in range(max(begin, 0), min(begin + count, p.o.x.shape[1])) if t not in prefixes]
 
 
-def write_prefix(p: Problem, number: int, channels: range) -> Iterator[Write]:
+def write_prefix(p: Problem, number: int, channels: range, whole: int = 0) -> Iterator[Write]:
     """A sequence's prefix and its state, if there is such a sequence and it has results."""
     if number < len(p.is_live) and p.is_live[number] and p.starts[number] < p.starts[number + 1]:
-        yield Write(channels, p.prefix(number), number)
+        yield Write(channels, p.prefix(number, whole), number)
 
 
 def role(group: int, launch: Launch) -> tuple[bool, int]:
@@ -117,22 +118,35 @@ def role(group: int, launch: Launch) -> tuple[bool, int]:
 
 
 def channel_writes(p: Problem, launch: Launch) -> Iterator[Write]:
-    kernel, n, prefixes = launch.kernel, numbers_of(launch), p.prefixes()
+    kernel, n = launch.kernel, numbers_of(launch)
     assert isinstance(kernel, CausalConv1dVarlenFwd)
+    whole = kernel.whole if n["states_are_packed"] and n["taps_are_packed"] else 0
+    prefixes = p.prefixes(whole)
     block_vecs, tiles = int(n["block_vecs"][0]), int(n["tiles"])
     for block, thread in np.ndindex(launch.config.grid[0], launch.config.block[0]):
         group, dim_block = divmod(block, int(n["dim_blocks"][0]))
         has_prefixes, group = role(group, launch)
         row, vector = divmod(thread, block_vecs)
-        assert not kernel.singles or thread // WARP_SIZE == row
+        assert not kernel.whole or thread // WARP_SIZE == row
+        if row >= tiles:
+            continue
+        if kernel.whole and not has_prefixes:
+            # A block has the tiles of several blocks across the channels.
+            blocks, several = int(n["dim_blocks"][0]), kernel.constants["kShare"]
+            number, share = divmod(group * blocks + dim_block, ceil_div(blocks, several))
+            tokens = tile(p, prefixes, (number * tiles + row) * kernel.tokens, kernel.tokens)
+            for i in range(share * several, (share + 1) * several):
+                if (channel := (i * block_vecs + vector) * kernel.vec) < n["dim"]:
+                    yield Write(range(channel, channel + kernel.vec), tokens)
+            continue
         channel, number = (dim_block * block_vecs + vector) * kernel.vec, group * tiles + row
-        if row >= tiles or channel >= n["dim"]:
+        if channel >= n["dim"]:
             continue
         channels = range(channel, channel + kernel.vec)
         if has_prefixes:
             count = int(n["prefixes"])
             for sequence in range(number * count, (number + 1) * count):
-                yield from write_prefix(p, sequence, channels)
+                yield from write_prefix(p, sequence, channels, whole)
         else:
             yield Write(channels, tile(p, prefixes, number * kernel.tokens, kernel.tokens))
 

@@ -29,6 +29,7 @@ class Case(OfRows):
     OUTPUTS = ("du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state")
 
     dout: str = "dense"
+    processors: int = 0
 
     def placements(self) -> dict[str, Placement]:
         lies, out_lies = LAYOUTS[self.layout]
@@ -60,6 +61,9 @@ def gradients(function: Any, case: Any, arrays: dict[str, Array]) -> dict[str, A
 
 STATES = "initial_state dlast_state chunk_states"
 ROWS: Any = {"layout": "channel_last"}
+TURNED: Any = {**ROWS, "matrices": "by_state"}
+"""Channels contiguous, and states in B and C."""
+SWEPT: Any = {"without": "chunk_states", "processors": 1}
 
 UNIT = (
     # Rows of pairs, of single tokens and of any strides; one chunk and several, the last one of any length.
@@ -92,6 +96,15 @@ UNIT = (
     Case(1, 3, 300, 3, dtype="float32", constants="B", without="chunk_states"),
     Case(1, 3, 100, 3, dtype="float16", constants="BC"),
     Case(1, 3, 100, 3, dtype="float32", constants="C"),
+    # States before chunks by lanes that walk all tokens, as with more channels: in each number of parts, blocks beyond
+    # the last channel, and groups.
+    Case(1, 24, 520, **SWEPT),
+    Case(3, 40, 264, **SWEPT),
+    Case(1, 200, 264, dtype="float16", without=STATES, processors=1),
+    Case(1, 64, 520, groups=2, **SWEPT),
+    Case(1, 40, 600, **SWEPT, **TURNED),
+    Case(2, 72, 265, dtype="float16", softplus=False, **SWEPT, **TURNED),
+    Case(1, 200, 270, **SWEPT, **TURNED),
     # What there is to compute.
     Case(2, 3, 40, without="D z delta_bias", softplus=False),
     Case(1, 3, 300, without="z initial_state", dout="expanded_tokens"),

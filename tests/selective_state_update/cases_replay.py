@@ -13,6 +13,7 @@ import numpy as np
 
 from cuconv.runtime.dtypes import BY_NAME, DType
 from cuconv.runtime.plan import Plan
+from cuconv.selective_state_update import plan as plain_planner
 from cuconv.selective_state_update import plan_replay as planner
 from cuconv.selective_state_update import reference
 from cuconv.selective_state_update import replay as operator
@@ -43,6 +44,7 @@ class Case(plain.Case):
     forced: bool = False  # some sequences flush
     fold: bool = False
     work: tuple[int, int] | None = None  # of a warp: heads, and tiles of each, or whether flushes come first
+    committed: bool = False  # no step has left anything to be committed
 
     def options(self) -> dict[str, Any]:
         named = super().options()
@@ -77,6 +79,8 @@ class Case(plain.Case):
         if self.odd:
             cursors[::3, 0] = np.resize([rows, -1, STRANGE], len(cursors[::3]))
             cursors[1::3, 1] = np.resize([self.window + 1, -STRANGE], len(cursors[1::3]))
+        if self.committed:
+            cursors[:, 2:] = 0
         is_used = np.zeros(slots, bool)
         starts = found.get("state_batch_indices", np.arange(len(self.lengths)))
         is_used[[slot for slot in starts if 0 <= slot < slots]] = True
@@ -147,6 +151,7 @@ class Case(plain.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
+        walked = 0 if changes.pop("heads", False) else plain_planner.WALKED
         choose, work, few_work = planner.choose, planner.work, planner.few_work
 
         def plan(o: planner.Operands) -> Plan:
@@ -155,6 +160,8 @@ class Case(plain.Case):
                 mock.patch.object(planner, "work", lambda *sizes: self.work or work(*sizes)),
                 mock.patch.object(planner, "few_work", lambda *sizes: self.work or few_work(*sizes)),
                 mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
+                mock.patch.object(plain_planner, "WALKED", walked),
+                mock.patch.object(plain_planner, "MAX_HEADS", plain_planner.MAX_HEADS if walked else 2),
             ):
                 return planner.plan(o)
 
@@ -229,6 +236,11 @@ UNIT = (
     Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(2, 1), state_dtype="int8", **SERVED),
     Case(3, 4, 64, 64, 2, tokens=3, window=9, room=3, work=(2, 3), without="D"),
     Case(36, 2, 64, 64, window=2, forced=True, work=(2, 1), null_slot=3, index="int64"),
+    # More warps than heads that flush: parts of heads.
+    Case(5, 4, 64, 128, 2, state_dtype="int8", window=16, live=16, work=(2, 20), **SERVED),
+    Case(5, 4, 64, 64, 2, state_dtype="float8_e4m3fn", window=5, forced=True, work=(2, 3)),
+    Case(4, 2, 128, 128, state_dtype="float32", window=3, live=3, work=(1, 9), lies="fused"),
+    Case(4, 4, 64, 64, 2, window=16, live=16, work=(4, 8), without="D"),
     # Several tokens.
     Case(6, 2, 6, 128, tokens=2),
     Case(6, 4, 20, 128, 2, tokens=5, window=8, room=5, dtype="float32", forced=True, **SERVED),
@@ -252,6 +264,23 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=8", seed=5),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", fresh=True),
     Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
+    Case(5, 2, 37, 128, state_dtype="int8", fold=True, force="rows=8", **SERVED),
+    Case(3, 2, 70, 128, state_dtype="int16", fold=True, force="rows=8", lies="fused", window=16, live=16),
+    # The same where some rings or all are empty.
+    Case(5, 4, 8, 128, 2, fold=True, committed=True),
+    Case(3, 2, 9, 128, fold=True, live=0),
+    Case(7, 2, 20, 128, fold=True, live=0, committed=True, keep=True, null_slot=0, pool="slot_strided", **SERVED),
+    Case(3, 2, 37, 128, fold=True, live=0, committed=True, force="rows=4"),
+    Case(3, 2, 37, 128, fold=True, live=0, committed=True, force="rows=8", dtype="float16", dtypes="z B C"),
+    Case(3, 2, 37, 16, fold=True, committed=True, force="rows=2", state_dtype="float32", lies="fused"),
+    Case(3, 2, 9, 16, fold=True, live=0, committed=True, pool="transposed"),
+    Case(3, 1, 3, 300, fold=True, live=0, committed=True, dtype="float32"),
+    # The same of 8-bit codes by warps that walk over heads.
+    Case(6, 4, 64, 128, 2, state_dtype="int8", fold=True, force="heads=1", lies="fused", **SERVED),
+    Case(5, 3, 32, 128, state_dtype="int8", fold=True, force="heads=1", pool="slot_strided", window=16, live=16),
+    Case(4, 4, 32, 64, state_dtype="float8_e4m3fn", dtype="float32", fold=True, force="heads=1", live=0, without="all"),
+    Case(5, 2, 32, 256, 2, state_dtype="float8_e4m3fn", dtype="float16", fold=True, force="heads=1", keep=True),
+    Case(3, 2, 64, 256, state_dtype="int8", A_dtype="", fold=True, force="heads=1", null_slot=0, window=32, room=3),
     # Rounding, and quantised states.
     Case(5, 2, 6, 128, seed=2**64 - 1),
     Case(5, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=2, seed="array", rounds=7),
@@ -287,8 +316,8 @@ EDGE = tuple(
     dict.fromkeys(
         [
             *(
-                Case(n, **{**_HYBRID, "dtype": a, "state_dtype": b}, fold=fold, tokens=tokens, room=tokens or 1)
-                for n, tokens, fold in ((1, None, True), (2, None, False), (3, 4, False))
+                Case(n, **{**_HYBRID, "dtype": a, "state_dtype": b, **more}, tokens=tokens, room=tokens or 1)
+                for n, tokens, more in ((1, None, {"fold": True, "committed": True}), (2, None, {}), (3, 4, {}))
                 for a, b in (("bfloat16", ""), ("bfloat16", "float32"), ("float32", ""), ("bfloat16", "int8"))
             ),
             *(

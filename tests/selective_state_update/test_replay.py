@@ -13,6 +13,7 @@ import pytest
 import cuconv
 from cuconv.bench import device
 from cuconv.runtime.dtypes import BFLOAT16 as _BFLOAT16
+from cuconv.runtime.dtypes import CODES
 from cuconv.selective_state_update import plan_replay
 from cuconv.selective_state_update.reference_replay import APPENDED, LIVE, START
 from tests import emulator
@@ -247,12 +248,17 @@ def products_of_codes(library: Any, codes: Any, C: Any) -> Any:
     return (device.fetch(out) if library is _cupy else of.download(out)).astype(np.float64).reshape(-1, 2, 64)
 
 
+BYTES = [dtype.numpy for dtype in CODES if dtype.itemsize == 1]
+"""Codes of 8 bits."""
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
 @pytest.mark.parametrize("tokens", [1, 2])
-def test_small_elements_of_c_count_beside_a_large_one(library: Any, tokens: int) -> None:
+def test_small_elements_of_c_count_beside_a_large_one(library: Any, dtype: Any, tokens: int) -> None:
     """Codes are multiplied by C in a unit of its largest element, here of one that meets codes of zero."""
     random = np.random.default_rng(11)
-    codes = random.integers(-127, 128, (1, 2, 64, 64), np.int8)
+    codes = random.integers(-127, 128, (1, 2, 64, 64), np.int8).astype(dtype)
     codes[..., 5] = 0
     C = (0.002 * random.normal(size=(tokens, 64))).astype(BFLOAT16).astype(np.float64)
     numbers = codes[0].astype(np.float64), C
@@ -263,9 +269,10 @@ def test_small_elements_of_c_count_beside_a_large_one(library: Any, tokens: int)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_c_that_is_not_finite_concerns_its_token_alone(library: Any) -> None:
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
+def test_c_that_is_not_finite_concerns_its_token_alone(library: Any, dtype: Any) -> None:
     random = np.random.default_rng(12)
-    codes = random.integers(1, 128, (1, 2, 64, 64), np.int8)
+    codes = random.integers(1, 128, (1, 2, 64, 64), np.int8).astype(dtype)
     C = random.integers(-3, 4, (3, 64)).astype(np.float64)
     wanted = np.einsum("hpn,tn->thp", codes[0].astype(np.float64), C)
     C[1, 7], C[2, 9] = np.inf, np.nan

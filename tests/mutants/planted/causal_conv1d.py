@@ -18,6 +18,7 @@ _LAST = "causal_conv1d_fn-2-130-21-dtype_float32-layout_channel_last-seq_idx-ini
 _ODD_CHANNELS = (
     "causal_conv1d_fn-2-130-40-dtype_float16-layout_last_sliced_dim_by_3-others_offset-seq_idx-initial-final"
 )
+_ODD_INNER = "causal_conv1d_fn-1-45-262-layout_last_sliced_dim_by_3-others_offset-seq_idx-initial-final"
 _ODD_TOKENS = "causal_conv1d_fn-2-129-37-layout_last_sliced_dim_by_3"
 _SHIFTED = "causal_conv1d_fn-1-9-1100-layout_sliced_seq-initial-final"
 _GATED_DENSE = (
@@ -240,6 +241,20 @@ MUTANTS = (
         "lanes_where(own_seq != first_seq) == 0",
         "lanes_where(own_seq != own_seq) == 0",
         (_ODD_CHANNELS,),
+    ),
+    Mutant(
+        "The first unaligned tokens count as tokens inside a sequence.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "token > Traits::kHalo && token + kTokens < p.seqlen",
+        "token + kTokens < p.seqlen",
+        (_ODD_INNER,),
+    ),
+    Mutant(
+        "The last unaligned tokens count as tokens inside a sequence.",
+        "causal_conv1d/causal_conv1d_oddchannels_fwd.cu",
+        "token > Traits::kHalo && token + kTokens < p.seqlen",
+        "token > Traits::kHalo",
+        (_ODD_INNER,),
     ),
     Mutant(
         "The last of all unaligned tokens ends as the first one begins.",

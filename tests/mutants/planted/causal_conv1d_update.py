@@ -244,8 +244,8 @@ MUTANTS = (
     Mutant(
         "A small step drops its own input where columns lie apart.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "store(to + k * p.conv_state_stride[2], columns[k + 1]);",
-        "store(to + k * p.conv_state_stride[2], columns[k]);",
+        "store(to + k * p.conv_state_stride[1], columns[k + 1]);",
+        "store(to + k * p.conv_state_stride[1], columns[k]);",
         (_FEW_COLUMNS,),
     ),
     Mutant(
@@ -265,8 +265,15 @@ MUTANTS = (
     Mutant(
         "A packed step keeps the token that it took for its own before it knew where its sequence begins.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "if (!kStartsEarly && is_elsewhere) load_inputs();",
-        "",
+        "indices.begin != static_cast<unsigned>(row) || indices.end",
+        "indices.end",
+        (_FEW_GUESSED,),
+    ),
+    Mutant(
+        "A packed sequence without tokens takes the one that lies where its own would.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "indices.end != static_cast<unsigned>(batch + 1)",
+        "false",
         (_FEW_GUESSED,),
     ),
     Mutant(
@@ -286,7 +293,7 @@ MUTANTS = (
     Mutant(
         "Packed tokens behind the last sequence of a small step keep what their results hold.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "batch + 1 == p.sequences ? p.total : row + tokens;",
+        "batch + 1 == static_cast<int>(gridDim.x) ? p.total : row + tokens;",
         "row + tokens;",
         (_FEW_PACKED,),
     ),

@@ -14,6 +14,9 @@ _MANY_TENSOR = _REPLAY + "4-2-9-64-tokens_16-state_dtype_float32-lies_fused-wind
 _HEADS = _REPLAY + "5-4-40-128-groups_2-without_D-work_2,3"
 _ODD_ROWS = _REPLAY + "3-6-37-128-groups_2-dtype_float32-window_6-forced-work_3,3"
 _FOLD = _REPLAY + "5-4-8-128-groups_2-fold"
+_FOLD_SOME = _REPLAY + "5-4-8-128-groups_2-fold-committed"
+_FOLD_LEFT = _REPLAY + "3-2-9-128-live_0-fold"
+_FOLD_NONE = _REPLAY + "3-2-37-128-force_rows=4-live_0-fold-committed"
 _FOLD_ROWS = _REPLAY + "3-2-37-128-force_rows=4-fold"
 _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
 _WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16-work_1,0"
@@ -22,6 +25,11 @@ _WHOLE_HEADS = _REPLAY + "5-4-64-128-groups_2-window_16-work_2,1"
 _WHOLE_INT8_HEADS = _REPLAY + "5-6-64-128-groups_2-state_dtype_int8-pool_slot_strided-window_16-forced-work_3,1"
 _WHOLE_RANKED = _REPLAY + "36-2-64-64-index_int64-null_slot_3-window_2-forced-work_2,1"
 _WHOLE_MANY = _REPLAY + "4-4-64-128-groups_2-tokens_4-odd-index_int64-window_16-room_4-forced-work_1,0"
+_WHOLE_PARTS = _REPLAY + "5-4-64-128-groups_2-state_dtype_int8-odd-index_int64-window_16-live_16-work_2,20"
+_WHOLE_FLOAT8 = _REPLAY + "5-4-64-64-groups_2-state_dtype_float8_e4m3fn-window_5-forced-work_2,3"
+_FOLD_HEADS = _REPLAY + "6-4-64-128-groups_2-state_dtype_int8-lies_fused-odd-index_int64-force_heads=1-fold"
+_FOLD_HEADS_FULL = _REPLAY + "5-3-32-128-state_dtype_int8-pool_slot_strided-force_heads=1-window_16-live_16-fold"
+_FOLD_HEADS_EMPTY = _REPLAY + "4-4-32-64-dtype_float32-state_dtype_float8_e4m3fn-without_all-force_heads=1-live_0-fold"
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
 
@@ -30,6 +38,7 @@ _TILES = "selective_state_update/replay_tiles.cuh"
 _FOLDS = "selective_state_update/replay_fold.cuh"
 _STATES = "selective_state_update/fold.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
+_WALKED = "selective_state_update/quantised_heads.cuh"
 _FEW = "selective_state_update/selective_state_update_replay_few.cu"
 _FEW_FLUSHED = "selective_state_update/replay_few_flushed.cuh"
 _FEW_TOKENS = "selective_state_update/replay_few_tokens.cuh"
@@ -200,8 +209,8 @@ MUTANTS = (
     Mutant(
         "Tensor cores multiply every word of bfloat16 by C of the first.",
         _FEW_STATES,
-        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;",
-        "own = from + new_token<Traits>(tokens) * token_stride;",
+        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;\n#pragma unroll",
+        "own = from + new_token<Traits>(tokens) * token_stride;\n#pragma unroll",
         (_WHOLE,),
     ),
     Mutant(
@@ -242,22 +251,22 @@ MUTANTS = (
     Mutant(
         "Of a warp's heads that flush, one is flushed again and again.",
         _FEW_FLUSHED,
-        "* p.warp_heads + kept + further;",
-        "* p.warp_heads + kept;",
+        "* p.warp_heads + p.kept_heads + further;",
+        "* p.warp_heads + p.kept_heads;",
         (_WHOLE_INT8_HEADS,),
     ),
     Mutant(
         "Heads that a warp flushes itself are flushed again.",
         _FEW_FLUSHED,
-        "* p.warp_heads + kept + further;",
+        "* p.warp_heads + p.kept_heads + further;",
         "* p.warp_heads + further;",
         (_WHOLE_RANKED,),
     ),
     Mutant(
         "A warp flushes a head that is left to others.",
         _FEW,
-        "if (task.flushes && kept_heads(p) == 0) {",
-        "if (task.flushes && kept_heads(p) < 0) {",
+        "if (task.flushes && p.kept_heads == 0) {",
+        "if (task.flushes && p.kept_heads < 0) {",
         (_WHOLE_INT8_HEADS,),
     ),
     Mutant(
@@ -266,6 +275,62 @@ MUTANTS = (
         "worker += workers;",
         "worker += 2 * workers;",
         (_WHOLE_INT8_HEADS,),
+    ),
+    Mutant(
+        "All parts of a head that flushes are the first one.",
+        _FEW_FLUSHED,
+        "task.tiles.begin = (worker - head * parts) * tiles;",
+        "task.tiles.begin = 0;",
+        (_WHOLE_PARTS, _WHOLE_FLOAT8),
+    ),
+    Mutant(
+        "A warp that flushes a part of a head stores the results of the others, too.",
+        _FEW,
+        "finish(out, again, weights, rate, own_step, 0, kept, range);",
+        "finish(out, again, weights, rate, own_step, 0, kept, kAll);",
+        (_WHOLE_PARTS, _WHOLE_FLOAT8),
+    ),
+    Mutant(
+        "A new token's dt' is left to the warp that has the last part of a head.",
+        _FEW,
+        "tiles.begin == 0 && lane_id() < step.tokens",
+        "tiles.begin == Traits::kTiles - 1 && lane_id() < step.tokens",
+        (_WHOLE_INT8,),
+    ),
+    Mutant(
+        "Tensor cores multiply every word of 8-bit floats by C of the first.",
+        _FEW_STATES,
+        "C[i / 4][i % 4] = ::load<2>(own + Traits::element(i / 4) + i % 4 * 4);",
+        "C[i / 4][i % 4] = ::load<2>(own + Traits::element(i / 4));",
+        (_WHOLE_FLOAT8,),
+    ),
+    Mutant(
+        "C of 8-bit floats has the unit of codes of 8 bits.",
+        _FEW_STATES,
+        "unit = from_lane(scale.unit * 128.0f, lane_id() % 4 * 8);",
+        "unit = from_lane(scale.unit, lane_id() % 4 * 8);",
+        (_WHOLE_FLOAT8,),
+    ),
+    Mutant(
+        "Live tokens are forgotten where warps walk over heads.",
+        _WALKED,
+        "lanes_where(lane_id() % 4 == 1 && word > 0) != 0",
+        "lanes_where(lane_id() % 4 == 0 && word > 0) != 0",
+        (_FOLD_HEADS, _FOLD_HEADS_FULL),
+    ),
+    Mutant(
+        "What a step without live tokens has put in states is not said where warps walk over heads.",
+        _WALKED,
+        "lane_id() / 2 == 1) RingCursor::place_of(params, slot)[lane_id()] = 0;",
+        "lane_id() / 2 == 2) RingCursor::place_of(params, slot)[lane_id()] = 0;",
+        (_FOLD_HEADS_EMPTY,),
+    ),
+    Mutant(
+        "All heads of a warp that has live tokens are the first one.",
+        _WALKED,
+        "warp.head = heads.first + tile.head;",
+        "warp.head = heads.first;",
+        (_FOLD_HEADS,),
     ),
     Mutant(
         "The second digit of C does not count in products with codes.",
@@ -301,6 +366,27 @@ MUTANTS = (
         "cursor.leave(0, cursor.live);",
         "cursor.leave(1, cursor.live);",
         (_FOLD,),
+    ),
+    Mutant(
+        "What an empty ring has left to be committed stays.",
+        _STATES,
+        "lane_id() % 4 != 0 && (word | none) != 0",
+        "lane_id() % 4 == 1 && (word | none) != 0",
+        (_FOLD_LEFT,),
+    ),
+    Mutant(
+        "A step without anything left to be committed forgets the live tokens.",
+        _STATES,
+        "lane_id() % 4 != 0 && (word | none) != 0",
+        "lane_id() % 4 > 1 && (word | none) != 0",
+        (_FOLD_SOME,),
+    ),
+    Mutant(
+        "Of an empty ring's rows only those are stored that come before the cursor.",
+        _STATES,
+        "            store_row<Rows>(s, warp, to, r, 0, state[r]);",
+        "            if (r < kEarly) store_row<Rows>(s, warp, to, r, 0, state[r]);",
+        (_FOLD_NONE,),
     ),
     Mutant(
         "Rows that live tokens are put in one by one get the results of the last of them.",

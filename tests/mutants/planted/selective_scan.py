@@ -26,6 +26,7 @@ _FEW_APART = (
     "selective_scan_varlen_fn-136-off5+3+40+0+133+5x1+off10-d_state_8-layout_channels-matrices_by_state-slots_odd"
 )
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
+_SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
 _KEPT_LANES = (
@@ -328,6 +329,48 @@ MUTANTS = (
         "for (int t = 0; t < kTokens; ++t) steps += dt[t];",
         "for (int t = 1; t < kTokens; ++t) steps += dt[t];",
         (_SCAN_BWD,),
+    ),
+    Mutant(
+        "The states behind a chunk leave out its last warp.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "for (int w = 0; w < Shape::kWarps; ++w) {",
+        "for (int w = 0; w < Shape::kWarps - 1; ++w) {",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "What lanes make of a state is put together before all have put it.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "            sync_warp();\n            float whole[2]",
+        "            float whole[2]",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "What warps make of a state is put together before all have put it.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "            __syncthreads();\n            if (!is_turn) continue;",
+        "            if (!is_turn) continue;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Sweeps leave the states before chunks of the first batch entry.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "static_cast<index_t>(batch) * p.chunks + token",
+        "token",
+        (_SCAN_BWD_SWEPT,),
+    ),
+    Mutant(
+        "Sweeps leave no states before the last chunk.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "    store_states(last);\n",
+        "",
+        (_SCAN_BWD_SWEPT,),
+    ),
+    Mutant(
+        "Sweeps to the states before chunks begin with zeros.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "if (p.initial_state != nullptr) {",
+        "if (p.initial_state == nullptr) {",
+        (_SCAN_BWD_SWEPT,),
     ),
     Mutant(
         "The gradients of B and C leave out the last split.",

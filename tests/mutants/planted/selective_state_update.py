@@ -25,7 +25,7 @@ _STATE_INT8_MANY = (
     "selective_state_update-5-2-6-128-tokens_3-state_dtype_int8-per_head_all-targets_one-steps_slot-odd-index_int64"
 )
 _QUANTISED = "selective_state_update/test_quantised.py::test_"
-_HEADS = "selective_state_update/selective_state_update_quantised_heads.cu"
+_HEADS = "selective_state_update/quantised_heads.cuh"
 _UNITS_INT8 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int8]"
 _UNITS_FAR = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-100-int8]"
 _UNITS_INT16 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int16]"
@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "All blocks walk over the first block's heads.",
-        _HEADS,
+        "selective_state_update/selective_state_update_quantised_heads.cu",
         "blockIdx.x * kWarps + warp",
         "warp",
         (_UNITS_INT8,),
@@ -231,8 +231,8 @@ MUTANTS = (
     Mutant(
         "A padding sequence's results of walked heads are not set to zero.",
         _HEADS,
-        "if (p.keeps_padding || !is_row) return;",
-        "return;",
+        "if (p.keeps_padding || !is_row) return true;",
+        "return true;",
         (_UNITS_INT8,),
     ),
     Mutant(

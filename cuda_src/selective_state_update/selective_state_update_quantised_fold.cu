@@ -1,0 +1,49 @@
+// Puts the live tokens of rings and the next token of the sequence in states of 8-bit codes, for many sequences: what
+// selective_state_update_fold.cu does, by the warps of selective_state_update_quantised_heads.cu, which take as long as
+// without rings where no token is live.
+//
+// Layout: selective_state_update_quantised_heads.cu's; rings as in replay.cuh, of which all offsets fit in int32 from
+// the beginning of their slot.
+//
+// kDState  d_state                        input_t  x and out               state_t  the pool of codes
+// a_t      A                              b_t      B and C
+#include "selective_state_update/quantised_heads.cuh"
+
+struct SelectiveStateUpdateQuantisedFoldParams {
+    void* state_scale;
+    void* cursors;
+    void* x_ring;
+    void* B_ring;
+    void* dt_ring;
+    SelectiveStateUpdateSingleOperands operands;
+    int heads;                  // per warp, at most 32
+    int state_scale_stride[3];  // slot, head, row
+    int cursors_stride;
+    int ring_rows;
+    int window;  // live tokens at most
+    int x_ring_stride;
+    int B_ring_stride;
+    int dt_ring_stride;
+};
+
+template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t>
+struct SelectiveStateUpdateQuantisedFoldTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = 4;
+    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t>;
+};
+
+template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t,
+          typename Traits = SelectiveStateUpdateQuantisedFoldTraits<kDState, input_t, state_t, a_t, b_t>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    selective_state_update_quantised_fold_kernel(const SelectiveStateUpdateQuantisedFoldParams params) {
+    using Rows = typename Traits::Rows;
+    constexpr int kWarps = Traits::kThreads / kWarpSize;
+    __shared__ alignas(16) typename Rows::StateVec shared[kWarps][StagedCodes<Rows>::kVecs];
+    const int warp = uniform(static_cast<int>(threadIdx.x / kWarpSize));
+    const unsigned number = blockIdx.x * kWarps + warp;
+    if (!walk_heads<Rows, true>(params, number, shared[warp])) {
+        // From the beginning once more: nothing that this takes is kept in registers meanwhile.
+        fold_heads<Rows>(params, static_cast<unsigned>(opaque(static_cast<int>(number))));
+    }
+}
