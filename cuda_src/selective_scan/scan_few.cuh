@@ -9,8 +9,8 @@
 #include "selective_scan/scan_varlen.cuh"
 
 // kLanes lanes share kLanes channels, each lane kStates consecutive states of every one of them; and every lane of a
-// warp owns one channel, for which it loads u, delta and z and stores results, kBatch tokens at a time. kVec tokens per
-// access: as many as are aligned together, or 1 with any strides.
+// warp owns one channel, for which it computes what does not depend on states. kVec tokens per access: as many as are
+// aligned together, or 1 with any strides.
 template <int kThreads_, typename T, typename State, int kLanes_, int kStates_, int kVec_>
 struct FewShape {
     using input_t = T;
@@ -19,87 +19,42 @@ struct FewShape {
     static constexpr int kLanes = kLanes_;
     static constexpr int kStates = kStates_;
     static constexpr int kVec = kVec_;
-    static constexpr int kBatch = 8;
     static constexpr int kRows = kLanes;
     static constexpr int kGroups = kWarpSize / kLanes;
-    static constexpr int kChannels = kThreads;  // per block
+    static constexpr int kChannels = kThreads;      // per block
+    static constexpr int kHalf = kLanes * kStates;  // states per channel at most
     // A lane loads one element of B or C of a token for all.
-    static constexpr bool kIsPossible = 2 * kLanes * kStates <= kWarpSize;
+    static constexpr bool kIsPossible = 2 * kHalf <= kWarpSize;
 };
 
-// What the lanes of a warp tell each other of a batch of tokens.
+// The channels of a warp, all of one group of channels, and their states. Lanes beyond the last channel repeat that
+// one's work and store nothing.
 template <typename Shape>
-struct FewShared {
-    struct Step {
-        float dt;
-        float dt_u;
-    };
-    static constexpr int kHalf = Shape::kLanes * Shape::kStates;
-    alignas(16) float matrices[Shape::kBatch][2 * kHalf];  // B, then C
-    alignas(8) Step steps[Shape::kBatch][kWarpSize];       // by channel
-    float y[Shape::kBatch][kWarpSize];
-};
-
-// The channels of a warp, all of one group of channels. Lanes beyond the last channel repeat that one's work and store
-// nothing.
-template <typename Shape>
-struct FewScan {
+struct FewStates {
     using T = typename Shape::input_t;
     using State = typename Shape::state_t;
-    using Shared = FewShared<Shape>;
     static constexpr int kLanes = Shape::kLanes;
     static constexpr int kStates = Shape::kStates;
     static constexpr int kRows = Shape::kRows;
     static constexpr int kGroups = Shape::kGroups;
-    static constexpr int kVec = Shape::kVec;
-    static constexpr int kBatch = Shape::kBatch;
     using StateVec = PackedVec<State, kStates>;
-    using Batch = Tokens<T, kBatch, 16 / static_cast<int>(sizeof(T))>;
-
-    // The inputs of a batch, as they are in memory; `matrix` is an element of B or C.
-    struct Inputs {
-        Batch u;
-        Batch delta;
-        Batch z;
-        Batch matrix;
-    };
 
     const SelectiveScanVarlenOperands& p;
-    Shared& shared;   // of the warp
-    int n;            // the first state of the lane
-    int row_channel;  // the channel of its first row of states; the next row's is kGroups further
-    int behind;       // rows r with r * kGroups < behind exist
-    bool is_idle;     // the lane's own channel does not exist
-    bool has_matrix;  // the lane loads an element of B or C
-    const T* u;       // its own channel at token 0, as delta, z and out
-    const T* delta;
-    const T* z;
-    T* out;
-    const T* matrix;  // its element of B or C at token 0
-    index_t matrix_step;
+    int n;                       // the first state of the lane
+    int row_channel;             // the channel of its first row of states; the next row's is kGroups further
+    int behind;                  // rows r with r * kGroups < behind exist
+    bool is_idle;                // the lane's own channel does not exist
     float rate[kRows][kStates];  // A / log(2)
     float D;
     float bias;
 
-    __device__ __forceinline__ FewScan(const SelectiveScanVarlenOperands& p_, Shared& shared_, int first_channel)
+    __device__ __forceinline__ FewStates(const SelectiveScanVarlenOperands& p_, int first_channel)
         : p(p_),
-          shared(shared_),
           n(lane_id() % kLanes * kStates),
           row_channel(first_channel + lane_id() / kLanes),
           behind(n < p.d_state ? p.dim - row_channel : 0),
           is_idle(first_channel + lane_id() >= p.dim) {
         const index_t channel = min(first_channel + lane_id(), p.dim - 1);
-        const index_t group = divide(first_channel, p.group_dim).quotient;
-        u = static_cast<const T*>(p.u) + channel * p.u_stride[1];
-        delta = static_cast<const T*>(p.delta) + channel * p.delta_stride[1];
-        z = static_cast<const T*>(p.z) + channel * p.z_stride[1];
-        out = static_cast<T*>(p.out) + channel * p.out_stride[1];
-        const bool is_B = lane_id() < Shared::kHalf;
-        const int state = lane_id() % Shared::kHalf;
-        has_matrix = lane_id() < 2 * Shared::kHalf && state < p.d_state;
-        const index_t* stride = is_B ? p.B_stride : p.C_stride;
-        matrix = static_cast<const T*>(is_B ? p.B : p.C) + group * stride[1] + state * stride[2];
-        matrix_step = stride[3];
         RawNumber<T> raw_d, raw_bias;
         if (p.D != nullptr) raw_d.load(p.D, channel * p.D_stride, p.D_is_float32);
         if (p.delta_bias != nullptr) {
@@ -116,79 +71,6 @@ struct FewScan {
         bias = raw_bias.to_float(p.delta_bias_is_float32);
     }
 
-    // Scans the sequences of the run that have a bit in `todo`; `rows` have their snapshots.
-    template <bool kSnapshots>
-    __device__ __forceinline__ void walk(const SequenceRun& run, unsigned todo, const SnapshotRows& rows) {
-        int now = lowest(todo);
-        StateVec raw[kRows];
-        float scales[kRows];
-        load_states(run, now, raw, scales);
-        // Each lane knows a row of snapshots: few runs have more of them than a warp has lanes.
-        Snapshot own_snapshot{-1, 0, 0};
-        if (kSnapshots && rows.begin + lane_id() < rows.end) own_snapshot = load_snapshot(p, rows.begin + lane_id());
-        const int run_end = uniform(run.end_of(highest(todo)));
-        int batch = uniform(run.begin_of(now)) / kBatch * kBatch;  // the first token of the batch that is scanned
-        Inputs inputs, ahead;
-        load(inputs, batch);
-        unsigned scanned = 0, zeros = 0;  // tokens of the batch that have results, and those of padding
-        prepare(inputs);
-        load(ahead, batch + kBatch < run_end ? batch + kBatch : batch);
-#pragma unroll 1
-        while (todo != 0) {
-            todo &= todo - 1;
-            const int begin = uniform(run.begin_of(now)), end = uniform(run.end_of(now));
-            const int slot = uniform(run.slot_of(now)), target = uniform(run.target_of(now));
-            const int number = run.first + now;
-            float h[kRows][kStates];
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-                for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i) * scales[r];
-            }
-            if (todo != 0) {
-                now = lowest(todo);
-                load_states(run, now, raw, scales);
-            }
-            int kept = end;  // the token in front of which the next snapshot is taken
-            if (kSnapshots && slot >= 0) kept = begin + next_position(rows, own_snapshot, number, 0, end - begin);
-            for (int t = begin;;) {
-                if (kSnapshots && slot >= 0 && t == kept) {
-                    keep_snapshots(rows, own_snapshot, number, t - begin, h);
-                    kept = begin + next_position(rows, own_snapshot, number, t - begin + 1, end - begin);
-                }
-                if (t >= end) break;
-                if (t >= batch + kBatch) {
-                    finish(inputs, batch, scanned, zeros);
-                    const int next = t / kBatch * kBatch;
-                    if (next != batch + kBatch) load(ahead, next);
-                    inputs = ahead;
-                    batch = next;
-                    scanned = zeros = 0;
-                    prepare(inputs);
-                    if (batch + kBatch < run_end) load(ahead, batch + kBatch);
-                }
-                int stop = min(end, batch + kBatch);
-                if (kSnapshots) stop = min(stop, max(kept, t + 1));
-                const unsigned bits = (1u << (stop - batch)) - (1u << (t - batch));
-                scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;
-                if (slot >= 0) {
-                    // Two at once: on an H200 0.69 ms instead of 0.72 for 512 sequences of 8192 tokens in all.
-#pragma unroll 1
-                    for (; t + 2 <= stop; t += 2) advance<2>(t - batch, h);
-                    if (t < stop) advance<1>(t - batch, h);
-                } else {
-                    zeros |= bits;
-                }
-                t = stop;
-            }
-            if (target >= 0) {
-                store_states(pool_of<State>(p), p.states_is_vectors, target, h, {number, end - begin - 1});
-            }
-        }
-        finish(inputs, batch, scanned, zeros);
-    }
-
- private:
     // The least position from `from` on that has a snapshot of sequence `number`, of `length` tokens; one beyond the
     // sequence if there is none. `own` is the lane's one of the first rows.
     __device__ __forceinline__ int next_position(const SnapshotRows& rows, const Snapshot& own, int number, int from,
@@ -224,77 +106,70 @@ struct FewScan {
         }
     }
 
-    // Loads elements of rows; zeros where there is no such row or element.
-    template <Memory kMemory, typename Element>
-    __device__ __forceinline__ void load_rows(const Element* first, const index_t* stride, int is_vectors,
-                                              PackedVec<Element, kStates> (&to)[kRows]) const {
-        const Element* at = first + row_channel * stride[0] + n * stride[1];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) to[r] = PackedVec<Element, kStates>::zero();
-        if (is_vectors) {
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                if (r * kGroups < behind) to[r].template load<kMemory>(at);
-                at += kGroups * stride[0];
-            }
-            return;
-        }
+    // Visits the lane's rows: calls take(row, offset of its first element, whether the row exists).
+    template <typename Take>
+    __device__ __forceinline__ void each_row(const index_t* stride, Take take) const {
+        index_t at = row_channel * stride[0] + n * stride[1];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-            for (int i = 0; i < kStates; ++i) {
-                if (r * kGroups < behind && n + i < p.d_state) to[r].put(i, at[i * stride[1]]);
-            }
+            take(r, at, r * kGroups < behind);
             at += kGroups * stride[0];
         }
     }
 
-    // Loads the states before sequence i of the run.
-    __device__ __forceinline__ void load_states(const SequenceRun& run, int i, StateVec (&raw)[kRows],
-                                                float (&scales)[kRows]) const {
-        if (run.has_past_of(i)) {
-            const int slot = run.slot_of(i);
-            const StateSlots<State> pool = pool_of<State>(p);
-            load_rows<Memory::kMutable>(pool.states + slot * pool.stride[0], pool.stride + 1, p.states_is_vectors, raw);
+    // A row's elements at any distance; zeros where there is none.
+    template <typename Element>
+    __device__ __forceinline__ PackedVec<Element, kStates> load_apart(const Element* at, index_t step,
+                                                                      bool exists) const {
+        auto v = PackedVec<Element, kStates>::zero();
 #pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                // Rows beyond the last channel are zeros, whatever their scale.
-                scales[r] = pool.load_scale(slot, min(row_channel + r * kGroups, p.dim - 1));
-            }
-            return;
+        for (int i = 0; i < kStates; ++i) {
+            if (exists && n + i < p.d_state) v.put(i, at[i * step]);
         }
+        return v;
+    }
+
+    // Loads elements of rows; zeros where there is no such row or element.
+    template <Memory kMemory, typename Element>
+    __device__ __forceinline__ void load_rows(const Element* first, const index_t* stride, int is_vectors,
+                                              PackedVec<Element, kStates> (&to)[kRows]) const {
+        if (is_vectors) {
+            each_row(stride, [&](int r, index_t at, bool exists) {
+                to[r] = PackedVec<Element, kStates>::zero();
+                if (exists) to[r].template load<kMemory>(first + at);
+            });
+        } else {
+            each_row(stride,
+                     [&](int r, index_t at, bool exists) { to[r] = load_apart(first + at, stride[1], exists); });
+        }
+    }
+
+    // The scales of the rows' states in a slot. Rows beyond the last channel are zeros, whatever their scale.
+    __device__ __forceinline__ void load_scales(const StateSlots<State>& pool, int slot, float (&scales)[kRows]) const {
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            raw[r] = StateVec::zero();
-            scales[r] = 1.0f;
-        }
+        for (int r = 0; r < kRows; ++r) scales[r] = pool.load_scale(slot, min(row_channel + r * kGroups, p.dim - 1));
     }
 
     __device__ __forceinline__ void store_states(const StateSlots<State>& to, int is_vectors, int slot,
                                                  const float (&h)[kRows][kStates], const StateTime& time) const {
-        const index_t* stride = to.stride;
-        State* at = to.states + slot * stride[0] + row_channel * stride[1] + n * stride[2];
+        State* const first = to.states + slot * to.stride[0];
         float factors[kRows];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) factors[r] = find_factor<State, kLanes>(h[r]);
         if constexpr (kIsQuantised<State>) store_scales(to, slot, factors);
         if (is_vectors) {
+            each_row(to.stride + 1, [&](int r, index_t at, bool exists) {
+                if (exists) store_row(first + at, h[r], factors[r], number(r), time);
+            });
+        } else {
+            each_row(to.stride + 1, [&](int r, index_t at, bool exists) {
 #pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                if (r * kGroups < behind) store_row(at, h[r], factors[r], number(r), time);
-                at += kGroups * stride[1];
-            }
-            return;
-        }
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-            for (int i = 0; i < kStates; ++i) {
-                if (r * kGroups < behind && n + i < p.d_state) {
-                    store_state(p, at + i * stride[2], h[r][i], factors[r], number(r) + i, time);
+                for (int i = 0; i < kStates; ++i) {
+                    if (exists && n + i < p.d_state) {
+                        store_state(p, first + at + i * to.stride[2], h[r][i], factors[r], number(r) + i, time);
+                    }
                 }
-            }
-            at += kGroups * stride[1];
+            });
         }
     }
 
@@ -326,131 +201,71 @@ struct FewScan {
         const int channel = row_channel + own * kGroups;
         if (channel < p.dim) *to.scale(slot, channel) = scale_of_factor(factor);
     }
-
-    // Loads the batch of tokens from t on, those of them that there are.
-    __device__ __forceinline__ void load(Inputs& to, int t) const {
-        load(to.u, u, t, p.u_stride[2]);
-        load(to.delta, delta, t, p.delta_stride[2]);
-        if (p.z != nullptr) load(to.z, z, t, p.z_stride[2]);
-        to.matrix.clear();
-        if (has_matrix) load(to.matrix, matrix, t, matrix_step);
-    }
-
-    __device__ __forceinline__ void load(Batch& to, const T* row, int t, index_t step) const {
-        const T* const at = row + t * step;
-        if (t + kBatch > p.total) {
-            to.clear();
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) {
-                if (t + i < p.total) to.parts[i / Batch::kAccess].put(i % Batch::kAccess, at[i * step]);
-            }
-        } else if constexpr (kVec == 1) {
-            to.clear();
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) to.parts[i / Batch::kAccess].put(i % Batch::kAccess, at[i * step]);
-        } else {
-            to.load(at, 1);
-        }
-    }
-
-    // Tells the warp the steps and the matrices of a batch.
-    __device__ __forceinline__ void prepare(const Inputs& inputs) const {
-        float dt[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) dt[i] = inputs.delta.to_float(i) + bias;
-        if (p.delta_softplus) {
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) dt[i] = softplus(dt[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) shared.steps[i][lane_id()] = {dt[i], dt[i] * inputs.u.to_float(i)};
-        if (lane_id() < 2 * Shared::kHalf) {
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) shared.matrices[i][lane_id()] = inputs.matrix.to_float(i);
-        }
-        sync_warp();
-    }
-
-    // Advances all rows by kCount tokens of the batch, from token `first` on. All that they need is loaded before the
-    // first of them is waited for.
-    template <int kCount>
-    __device__ __forceinline__ void advance(int first, float (&h)[kRows][kStates]) const {
-        Vec<float, kStates> b[kCount], c[kCount];
-        typename Shared::Step steps[kCount][kRows];
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) steps[i][r] = shared.steps[first + i][r * kGroups + lane_id() / kLanes];
-            const float* const matrices = shared.matrices[first + i];
-            b[i] = ::load<kStates, Memory::kMutable>(matrices + n);
-            c[i] = ::load<kStates, Memory::kMutable>(matrices + Shared::kHalf + n);
-        }
-        float sums[kCount][kRows];
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                sums[i][r] = 0.0f;
-#pragma unroll
-                for (int s = 0; s < kStates; ++s) {
-                    const float decay = exp2_approx(steps[i][r].dt * rate[r][s]);
-                    h[r][s] = fmaf(h[r][s], decay, steps[i][r].dt_u * b[i].to_float(s));
-                    sums[i][r] = fmaf(c[i].to_float(s), h[r][s], sums[i][r]);
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-            shared.y[first + i][lane_id() % kLanes * kGroups + lane_id() / kLanes] =
-                sum_rows_over_lanes<kRows, kLanes>(sums[i]);
-        }
-    }
-
-    // Stores the results of the batch of tokens from t on, a bit each in `scanned` and, for zeros, in `zeros`.
-    __device__ __forceinline__ void finish(const Inputs& inputs, int t, unsigned scanned, unsigned zeros) const {
-        sync_warp();
-        float results[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            results[i] = ((scanned & ~zeros) >> i & 1) != 0 ? shared.y[i][lane_id()] : 0.0f;
-        }
-        sync_warp();
-        if (p.D != nullptr) {
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) results[i] = fmaf(D, inputs.u.to_float(i), results[i]);
-        }
-        if (p.z != nullptr) {
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) results[i] *= silu_gate(inputs.z.to_float(i));
-        }
-        if (zeros != 0) {
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) {
-                if ((zeros >> i & 1) != 0) results[i] = 0.0f;
-            }
-        }
-        if (is_idle) return;
-        T* const at = out + t * p.out_stride[2];
-        if (kVec > 1 && scanned == (1u << kBatch) - 1) {
-            store_tokens<kVec>(at, 1, results);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            if ((scanned >> i & 1) != 0) at[i * p.out_stride[2]] = Dtype<T>::from_float(results[i]);
-        }
-    }
 };
 
+// Scans the sequences of a run that have a bit in `todo`; `rows` have their snapshots.
+template <bool kSnapshots, typename Scan>
+__device__ __forceinline__ void walk_few(const SelectiveScanVarlenOperands& p, Scan& scan, const SequenceRun& run,
+                                         unsigned todo, const SnapshotRows& rows) {
+    int now = lowest(todo);
+    scan.start_states(run, now);
+    // Each lane knows a row of snapshots: few runs have more of them than a warp has lanes.
+    Snapshot own_snapshot{-1, 0, 0};
+    if (kSnapshots && rows.begin + lane_id() < rows.end) own_snapshot = load_snapshot(p, rows.begin + lane_id());
+    scan.begin(uniform(run.begin_of(now)), uniform(run.end_of(highest(todo))));
+#pragma unroll 1
+    while (todo != 0) {
+        todo &= todo - 1;
+        const int begin = uniform(run.begin_of(now)), end = uniform(run.end_of(now));
+        const int slot = uniform(run.slot_of(now)), target = uniform(run.target_of(now));
+        const int number = run.first + now;
+        float h[Scan::kRows][Scan::kStates];
+        scan.take_states(h);
+        if (todo != 0) {
+            now = lowest(todo);
+            scan.start_states(run, now);
+        }
+        int kept = end;  // the token in front of which the next snapshot is taken
+        if (kSnapshots && slot >= 0) kept = begin + scan.next_position(rows, own_snapshot, number, 0, end - begin);
+        for (int t = begin;;) {
+            if (kSnapshots && slot >= 0 && t == kept) {
+                scan.keep_snapshots(rows, own_snapshot, number, t - begin, h);
+                kept = begin + scan.next_position(rows, own_snapshot, number, t - begin + 1, end - begin);
+            }
+            if (t >= end) break;
+            if (t >= scan.batch + Scan::kBatch) scan.go_on(t);
+            int stop = min(end, scan.batch + Scan::kBatch);
+            if (kSnapshots) stop = min(stop, max(kept, t + 1));
+            const unsigned bits = ((1u << (stop - t)) - 1) << t % Scan::kWindow;
+            scan.scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;
+            if (slot >= 0) {
+                // Two at once: on an H200 0.69 ms instead of 0.72 for 512 sequences of 8192 tokens in all.
+#pragma unroll 1
+                for (; t + 2 <= stop; t += 2) scan.template advance<2>(t - scan.batch, h);
+                if (t < stop) scan.template advance<1>(t - scan.batch, h);
+            } else {
+                scan.zeros |= bits;
+            }
+            t = stop;
+        }
+        if (target >= 0) {
+            scan.store_states(pool_of<typename Scan::State>(p), p.states_is_vectors, target, h,
+                              {number, end - begin - 1});
+        }
+    }
+    scan.finish();
+}
+
 // Scans the sequences of a run that have few tokens, in the channels of a block from `first_channel` on.
-template <typename Shape, bool kSnapshots>
+template <typename Scan, bool kSnapshots>
 __device__ __forceinline__ void scan_few(const SelectiveScanVarlenOperands& p,
-                                         FewShared<Shape> (&shared)[Shape::kThreads / kWarpSize],
+                                         typename Scan::Shared (&shared)[Scan::Shape::kThreads / kWarpSize],
                                          const SequenceRun& run, int first_channel) {
     const unsigned todo = run.up_to(p.short_tokens);
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize, channel = first_channel + warp * kWarpSize;
     if (todo == 0 || channel >= p.dim) return;
     SnapshotRows rows{0, 0};
     if (kSnapshots) rows = find_snapshots(p, run.first, p.run_sequences, 0, kWarpSize, [](int) { return true; });
-    FewScan<Shape>(p, shared[warp], channel).template walk<kSnapshots>(run, todo, rows);
+    Scan scan(p, shared[warp], channel);
+    walk_few<kSnapshots>(p, scan, run, todo, rows);
 }

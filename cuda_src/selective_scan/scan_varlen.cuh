@@ -41,7 +41,7 @@ struct SelectiveScanVarlenOperands {
     index_t D_stride;
     index_t delta_bias_stride;
     FastDiv dim_blocks;  // blocks per long sequence
-    FastDiv runs;        // runs of short sequences; blocks of the same channels follow each other
+    FastDiv runs;        // runs of short sequences; blocks of the same channels follow each other. Or see run_by_run
     FastDiv group_dim;   // channels per group
     int sequences;
     int dim;
@@ -54,6 +54,7 @@ struct SelectiveScanVarlenOperands {
     int has_states;         // whether there is a pool: one without slots has no memory
     int short_tokens;       // sequences of at most this many tokens are walked token by token, in runs
     int run_sequences;      // sequences per run
+    int run_by_run;         // the blocks of a run follow each other, and `runs` is their number
     int long_at_a_time;     // long sequences that have blocks at a time
     int long_goes_on;       // whether there may be more: a block goes on to another one
     int states_is_vectors;  // whether the states of a lane can be accessed as vectors, as A_is_vectors

@@ -12,7 +12,7 @@
 // kVec     tokens per access of u, delta, z and out   kBVec   of B                 kCVec    of C
 // state_t  the pool of states                         kSnapshots  states inside sequences are kept, too
 #include "selective_scan/scan.cuh"
-#include "selective_scan/scan_few.cuh"
+#include "selective_scan/scan_few_apart.cuh"
 #include "selective_scan/scan_varlen.cuh"
 
 struct SelectiveScanVarlenFwdParams {
@@ -98,6 +98,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
         const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
         __shared__ FewShared<Few> shared[Few::kThreads / kWarpSize];
-        scan_few<Few, kSnapshots>(p, shared, run, static_cast<int>(block_run.quotient) * Few::kChannels);
+        scan_few<FewScan<Few>, kSnapshots>(p, shared, run, static_cast<int>(block_run.quotient) * Few::kChannels);
     }
 }

@@ -8,8 +8,9 @@
 // lanes, each with a part of the states; one lane of several parts walks all tokens. When sequences are alike a block
 // has one of them. When they are mixed the first blocks visit the long ones `before`, `before + long_at_a_time`, … The
 // other blocks have runs of neighbouring sequences and walk the short ones token by token
-// (selective_scan/scan_few.cuh). The padding before the first sequence and behind the last counts as sequences, too,
-// the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's channels.
+// (selective_scan/scan_few_windows.cuh, selective_scan/scan_few_apart.cuh where channels are contiguous). The padding
+// before the first sequence and behind the last counts as sequences, too, the results of which are zeros. Shared
+// memory: B and C of the tile, decay rates and states of the block's channels.
 //
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
 // kParts     partitions of d_state       kAtOnce  states computed interleaved
@@ -17,7 +18,8 @@
 // kResident  blocks per multiprocessor   kByChannel  channels and states are contiguous, not tokens
 // kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
-#include "selective_scan/scan_few.cuh"
+#include "selective_scan/scan_few_apart.cuh"
+#include "selective_scan/scan_few_windows.cuh"
 #include "selective_scan/scan_sweeps.cuh"
 
 struct SelectiveScanVarlenTilesFwdParams {
@@ -28,19 +30,17 @@ template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnc
           bool kByChannel, bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    // Walking token by token takes registers that a fourth block would need: on an H200 512 sequences of 8192 tokens in
-    // all take 0.69 ms with three blocks, 0.78 with four and 0.75 with two.
-    // Snapshots take as many again there, and a block's where tiles are turned.
-    static constexpr int kMixedBlocks = kSnapshots ? 2 : 3;
+    // Walking token by token takes registers: snapshots some more, and tokens apart those of their accesses.
+    static constexpr int kMixedBlocks = (kByChannel ? 3 : 4) - kSnapshots;
     static constexpr int kLongBlocks = kSnapshots && kByChannel ? kResident - 1 : kResident;
     static constexpr int kMinBlocks = kMixed && kLongBlocks > kMixedBlocks ? kMixedBlocks : kLongBlocks;
-    static constexpr int kFewLanes = 4;
-    static constexpr int kFewStates = 4;
+    static constexpr int kFewStates = 4;  // states per access of short sequences
     using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots>;
-    using Few = FewShape<kThreads, input_t, state_t, kFewLanes, kFewStates, Long::kAlign>;
+    using Few = Select<kByChannel, FewScan<FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>>,
+                       WindowScan<FewShape<kThreads, input_t, state_t, 4, kFewStates, Long::kVec>>>;
     union Shared {
         TileShared<Long> of_long;
-        FewShared<Few> of_few[kThreads / kWarpSize];
+        typename Few::Shared of_few[kThreads / kWarpSize];
     };
 };
 
@@ -97,9 +97,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         });
     } else {
         const unsigned of_long = p.dim_blocks.divisor * p.long_at_a_time;
-        const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
-        const int first_channel = static_cast<int>(block_run.quotient) * Traits::Few::kChannels;
-        const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
+        const QuotientRemainder parts = divide(blockIdx.x - of_long, p.runs);
+        const int number = static_cast<int>(p.run_by_run ? parts.quotient : parts.remainder);
+        const int block = static_cast<int>(p.run_by_run ? parts.remainder : parts.quotient);
+        const SequenceRun run(p, number * p.run_sequences - 1, p.run_sequences);
+        const int first_channel = block * Traits::Few::Shape::kChannels;
         scan_few<typename Traits::Few, kSnapshots>(p, shared.of_few, run, first_channel);
     }
 }

@@ -199,6 +199,16 @@ UNIT = (
     Case(128, "236+off2+298", processors=1),
     Case(72, "off5+205+236", state_dtype="bfloat16", **TURNED, **ODD, processors=1),
     Case(24, "203+236", dtype="float16", **TURNED, processors=1),
+    # Runs of several short sequences, with long ones among them, and shorter runs at the end.
+    *(
+        Case(dim, spec, d_state, **kind, **ODD, processors=1)
+        for dim, spec, d_state, kind in (
+            (70, "off3+20x3+40+60x2+30+17+off2", 16, {}),
+            (70, "off3+20x3+40+60x2+30+17+off2", 16, {"snapshots": "pool", "state_dtype": "bfloat16", "keep": True}),
+            (35, "9+60x1+5+50+9x2+24+10", 12, {"dtype": "float32", "state_dtype": "int8", "initial": "all"}),
+            (72, "off3+20x3+40+60x2+30+17+off2", 16, TURNED),
+        )
+    ),
     # Long sequences without a slot.
     Case(33, "30+40+50", slots="odd"),
     # Slots out of several columns, other slots for final states, longer index arrays and kept padding, in both kernels.

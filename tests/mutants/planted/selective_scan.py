@@ -18,6 +18,13 @@ _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
 _TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
 _FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
+_RUNS = "selective_scan_varlen_fn-70-off3+20x3+40+60x2+30+17+off2-slots_odd-processors_1"
+_RUNS_APART = (
+    "selective_scan_varlen_fn-72-off3+20x3+40+60x2+30+17+off2-layout_channels-matrices_by_state-slots_odd-processors_1"
+)
+_FEW_APART = (
+    "selective_scan_varlen_fn-136-off5+3+40+0+133+5x1+off10-d_state_8-layout_channels-matrices_by_state-slots_odd"
+)
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
 _SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
@@ -262,16 +269,37 @@ MUTANTS = (
     ),
     Mutant(
         "The state of a short sequence is one that begins anew.",
-        "selective_scan/scan_few.cuh",
-        "if (run.has_past_of(i)) {",
-        "if (false) {",
-        (_FEW,),
+        "selective_scan/scan_few_windows.cuh",
+        "has_past && exists);",
+        "false);",
+        ("selective_scan_varlen_fn-35-8+3x1+5+16+9+7-state_dtype_bfloat16-without_D_z-others_strided-pool_transposed",),
+    ),
+    Mutant(
+        "The state of a short sequence, brought in vectors, is that of the sequence before.",
+        "selective_scan/scan_few_windows.cuh",
+        "copy_vector_async(&to.parts[0], first + at);",
+        "if (i == 0) copy_vector_async(&to.parts[0], first + at);",
+        (_RUNS,),
     ),
     Mutant(
         "A short sequence's lane reads its neighbour's B.",
-        "selective_scan/scan_few.cuh",
+        "selective_scan/scan_few_apart.cuh",
         "b[i] = ::load<kStates, Memory::kMutable>(matrices + n);",
         "b[i] = ::load<kStates, Memory::kMutable>(matrices + (n ^ kStates));",
+        (_FEW_APART,),
+    ),
+    Mutant(
+        "The second of two tokens of a short sequence has the first one's B.",
+        "selective_scan/scan_few_windows.cuh",
+        "matrices + 2 * i * Shape::kHalf);",
+        "matrices);",
+        (_RUNS,),
+    ),
+    Mutant(
+        "Lanes leave sums in the place of steps that another one has not read.",
+        "selective_scan/scan_few_windows.cuh",
+        "        // All lanes have read the steps in whose place sums are left.\n        sync_warp();\n",
+        "",
         (_FEW,),
     ),
     Mutant(
@@ -403,8 +431,8 @@ MUTANTS = (
     Mutant(
         "A packed scan of few tokens stores zeros over padding that is to be kept.",
         "selective_scan/scan_few.cuh",
-        "scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;",
-        "scanned |= bits;",
+        "scan.scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;",
+        "scan.scanned |= bits;",
         ("selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-table_first-longer_3-keep",),
     ),
     Mutant(
@@ -486,9 +514,9 @@ MUTANTS = (
     ),
     Mutant(
         "A scan of few tokens starts from codes without their scale.",
-        "selective_scan/scan_few.cuh",
-        "raw[r].to_float(i) * scales[r]",
-        "raw[r].to_float(i)",
+        "selective_scan/scan_few_windows.cuh",
+        "raw.to_float(i) * scales[r]",
+        "raw.to_float(i)",
         (_CODES_FEW,),
     ),
     Mutant(
@@ -528,23 +556,23 @@ MUTANTS = (
     ),
     Mutant(
         "A scan of few tokens stores results of tokens that are others'.",
-        "selective_scan/scan_few.cuh",
-        "kVec > 1 && scanned == (1u << kBatch) - 1",
-        "kVec > 1 && scanned != 0",
+        "selective_scan/scan_few_windows.cuh",
+        "scanned == kAll",
+        "scanned != 0",
         ("selective_scan_varlen_fn-150-200+37x1+3-spare_0-initial_all",),
     ),
     Mutant(
         "A scan of few tokens goes on with the batch of tokens before.",
-        "selective_scan/scan_few.cuh",
+        "selective_scan/scan_few_apart.cuh",
         "inputs = ahead;",
         "",
-        ("selective_scan_varlen_fn-35-24+8-loud_20",),
+        (_RUNS_APART,),
     ),
     Mutant(
         "A scan of few tokens misses a snapshot at a sequence's first token.",
         "selective_scan/scan_few.cuh",
-        "next_position(rows, own_snapshot, number, 0, end - begin)",
-        "next_position(rows, own_snapshot, number, 1, end - begin)",
+        "scan.next_position(rows, own_snapshot, number, 0, end - begin)",
+        "scan.next_position(rows, own_snapshot, number, 1, end - begin)",
         (_KEPT_LANES,),
     ),
     Mutant(

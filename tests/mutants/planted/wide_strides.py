@@ -80,9 +80,9 @@ MUTANTS = (
     ),
     Mutant(
         "A scan finds its sequence's slot in 32 bits.",
-        "selective_scan/scan_few.cuh",
-        "pool.states + slot * pool.stride[0],",
-        "pool.states + static_cast<int>(slot * pool.stride[0]),",
+        "selective_scan/scan_few_windows.cuh",
+        "pool.states + slot * pool.stride[0];",
+        "pool.states + static_cast<int>(slot * pool.stride[0]);",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
