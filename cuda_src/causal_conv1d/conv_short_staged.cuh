@@ -80,8 +80,8 @@ struct NearRuns {
                     if (look == 0) issue();
                 }))
                 return;
+            from = low;  // which the second look writes again
             __syncthreads();
-            from = low;
         }
         if (static_cast<int>(threadIdx.x) >= Tile::kThreads - kWarpSize) list_runs<false, false>(shared, p, first);
     }
