@@ -181,7 +181,8 @@ struct WindowScan : FewStates<Shape_> {
             b[i] = ::load<kStates, Memory::kMutable>(matrices + 2 * i * Shape::kHalf);
             c[i] = ::load<kStates, Memory::kMutable>(matrices + (2 * i + 1) * Shape::kHalf);
         }
-        // All lanes have read the steps in whose place sums are left.
+        // All lanes have read the steps in whose place sums are left. The exchange of sums waits for them, too, but
+        // shuffles promise no order of memory.
         sync_warp();
         float* const to = own_sums + first * (2 * kWarpSize);
 #pragma unroll

@@ -217,8 +217,9 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
     if n["short_tokens"] == 0:
         assert run_blocks == 0 and n["long_at_a_time"] == sequences + 2
     else:
-        assert n["runs"][0] * n["run_sequences"] >= sequences + 2
-        assert run_blocks == n["runs"][0] * ceil_div(dim, THREADS)
+        runs, rest = divmod(run_blocks, ceil_div(dim, THREADS))
+        assert rest == 0 and runs * n["run_sequences"] >= sequences + 2
+        assert n["runs"][0] == (ceil_div(dim, THREADS) if n["run_by_run"] else runs)
         possible = min(sequences + 2, total // (n["short_tokens"] + 1))
         assert min(1, possible) <= n["long_at_a_time"] <= possible
         assert n["long_goes_on"] == (n["long_at_a_time"] < possible)

@@ -296,13 +296,6 @@ MUTANTS = (
         (_RUNS,),
     ),
     Mutant(
-        "Lanes leave sums in the place of steps that another one has not read.",
-        "selective_scan/scan_few_windows.cuh",
-        "        // All lanes have read the steps in whose place sums are left.\n        sync_warp();\n",
-        "",
-        (_FEW,),
-    ),
-    Mutant(
         "The gradient of u leaves out D.",
         "selective_scan/scan_bwd_tokens.cuh",
         "D * gy.to_float(j)",
