@@ -196,6 +196,9 @@ struct StatesPass {
     using T = typename Shape::input_t;
     static constexpr int kTokens = Shape::kTokens;
     static constexpr int kStates = Shape::kStates;
+    // Stores among the arithmetic keep the compiler from interleaving the states. On an H200 gradients of 16 states
+    // take 762 us without them instead of 771, but those of 64 states 2.93 ms instead of 2.78.
+    static constexpr bool kPutsEarly = kTakesTwice && !kIsTight;
     float A[kStates];
     float decay[kStates][kTokens];
     float pull[kStates][kTokens];
@@ -226,10 +229,10 @@ struct StatesPass {
             factor[k] = exp2_approx(lane.steps * rate);
             ahead[k] = h;
             back[k] = e * decay[k][0];
+            if (kPutsEarly) scan.put(lane.lane, k, factor[k], ahead[k], back[k]);
         }
-        // Stores among the arithmetic would keep the compiler from interleaving the states.
 #pragma unroll
-        for (int k = 0; k < kStates; ++k) scan.put(lane.lane, k, factor[k], ahead[k], back[k]);
+        for (int k = 0; k < kStates && !kPutsEarly; ++k) scan.put(lane.lane, k, factor[k], ahead[k], back[k]);
     }
 
     // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums

@@ -54,7 +54,6 @@ struct SelectiveScanVarlenOperands {
     int has_states;         // whether there is a pool: one without slots has no memory
     int short_tokens;       // sequences of at most this many tokens are walked token by token, in runs
     int run_sequences;      // sequences per run
-    int run_by_run;         // the blocks of a run follow each other, and `runs` is their number
     int long_at_a_time;     // long sequences that have blocks at a time
     int long_goes_on;       // whether there may be more: a block goes on to another one
     int states_is_vectors;  // whether the states of a lane can be accessed as vectors, as A_is_vectors
@@ -87,6 +86,7 @@ struct SelectiveScanVarlenOperands {
     index_t seed;                      // unless rand_seed is given
     index_t state_scale_stride[2];     // slot, dim
     index_t snapshot_scale_stride[2];  // of the scales of the array that snapshots go to
+    int run_by_run;                    // the blocks of a run follow each other, and `runs` is their number
 };
 
 // The first token of a sequence, which may be a row of a batch where kBatch.

@@ -122,6 +122,7 @@ SPILLS = {
     "CausalConv1dUpdateSeveral": 96,
     "SelectiveStateUpdateReplay": 384,
     "SelectiveStateUpdateReplayFew": 96,
+    "SelectiveStateUpdateQuantisedFold": 8,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
 
@@ -141,6 +142,8 @@ them: 96 us instead of 99 for 2048 sequences of two tokens.
 Gradients of rows by short blocks keep a word there in a few variants, so that a multiprocessor has eight blocks: 28.2
 us instead of 30.0 with seven or six for 16 channels of 2**20 tokens.
 Short rows with snapshots and results over x keep up to six words in a few variants, even with 80 registers.
+Tokens put at once in states of 8-bit codes keep one word there before compute capability 9.0, with two blocks of 128
+registers a thread on a multiprocessor.
 """
 
 

@@ -281,6 +281,7 @@ UNIT = (
     Case(4, 4, 32, 64, state_dtype="float8_e4m3fn", dtype="float32", fold=True, force="heads=1", live=0, without="all"),
     Case(5, 2, 32, 256, 2, state_dtype="float8_e4m3fn", dtype="float16", fold=True, force="heads=1", keep=True),
     Case(3, 2, 64, 256, state_dtype="int8", A_dtype="", fold=True, force="heads=1", null_slot=0, window=32, room=3),
+    Case(2, 2, 32, 128, state_dtype="int8", dtype="float16", A_dtype="", fold=True, force="heads=1"),
     # Rounding, and quantised states.
     Case(5, 2, 6, 128, seed=2**64 - 1),
     Case(5, 2, 6, 128, dtype="float32", state_dtype="float16", tokens=2, seed="array", rounds=7),
