@@ -81,7 +81,7 @@ def test_packed_convolution_of_a_batch(lies_by_token: bool) -> None:
 
 
 def test_packed_convolution_of_arrays_by_token() -> None:
-    """As many tokens as channels: arrays that were not transposed would pass for those that are."""
+    """x has equally many tokens and channels. So its shape does not tell whether a call forgot to transpose it."""
     x, weight, bias, *gates = random(6, 6), random(6, 4), random(6), random(6, 6), random(6, 6)
     starts = torch.tensor([0, 2, 5], dtype=torch.int32)
     filters = weight, bias, None, starts, None, None, "silu"

@@ -1,8 +1,9 @@
-"""Bugs in the scans."""
+"""Bugs in scans, but for their gradients alone."""
 
 from __future__ import annotations
 
 from tests.mutants import Mutant
+from tests.mutants.planted.ids import SCAN_BWD_FLOAT
 
 _SCAN = "selective_scan_fn-2-35-43"
 _SCAN_SEGMENTS = (
@@ -17,7 +18,6 @@ _SWEEPS_KEPT = "selective_scan_varlen_fn-128-200+236+300+200-index_mixed-initial
 _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
 _TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
-_FEW = "selective_scan_varlen_fn-35-40x1-initial_all"
 _RUNS = "selective_scan_varlen_fn-70-off3+20x3+40+60x2+30+17+off2-slots_odd-processors_1"
 _RUNS_APART = (
     "selective_scan_varlen_fn-72-off3+20x3+40+60x2+30+17+off2-layout_channels-matrices_by_state-slots_odd-processors_1"
@@ -25,10 +25,6 @@ _RUNS_APART = (
 _FEW_APART = (
     "selective_scan_varlen_fn-136-off5+3+40+0+133+5x1+off10-d_state_8-layout_channels-matrices_by_state-slots_odd"
 )
-_SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
-_SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
-_SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
-_SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
 _KEPT_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-index_mixed-initial_all-moved-snapshots_pool"
 )
@@ -296,109 +292,11 @@ MUTANTS = (
         (_RUNS,),
     ),
     Mutant(
-        "The gradient of u leaves out D.",
-        "selective_scan/scan_bwd_tokens.cuh",
-        "D * gy.to_float(j)",
-        "0.0f * gy.to_float(j)",
-        (_SCAN_BWD_FLOAT,),
-    ),
-    Mutant(
-        "The gradient of the decay leaves out the first token's state.",
-        "selective_scan/scan_bwd_states.cuh",
-        "if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
-        "if (t > 1) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
-        (_SCAN_BWD_FLOAT,),
-    ),
-    Mutant(
-        "The slope of the softplus is 1.",
-        "selective_scan/scan_bwd_tokens.cuh",
-        "(p.delta_softplus ? sigmoid : 1.0f)",
-        "1.0f",
-        (_SCAN_BWD_FLOAT,),
-    ),
-    Mutant(
-        "The states before chunks are found with the decay of the chunk before.",
-        "selective_scan/selective_scan_bwd_states.cu",
-        "for (int t = 0; t < kTokens; ++t) steps += dt[t];",
-        "for (int t = 1; t < kTokens; ++t) steps += dt[t];",
-        (_SCAN_BWD,),
-    ),
-    Mutant(
-        "The states behind a chunk leave out its last warp.",
-        "selective_scan/selective_scan_bwd_states.cu",
-        "for (int w = 0; w < Shape::kWarps; ++w) {",
-        "for (int w = 0; w < Shape::kWarps - 1; ++w) {",
-        (_SCAN_BWD,),
-    ),
-    Mutant(
-        "What lanes make of a state is put together before all have put it.",
-        "selective_scan/selective_scan_bwd_states.cu",
-        "            sync_warp();\n            float whole[2]",
-        "            float whole[2]",
-        (_SCAN_BWD,),
-    ),
-    Mutant(
-        "What warps make of a state is put together before all have put it.",
-        "selective_scan/selective_scan_bwd_states.cu",
-        "            __syncthreads();\n            if (!is_turn) continue;",
-        "            if (!is_turn) continue;",
-        (_SCAN_BWD,),
-    ),
-    Mutant(
-        "Sweeps leave the states before chunks of the first batch entry.",
-        "selective_scan/selective_scan_bwd_sweeps.cu",
-        "static_cast<index_t>(batch) * p.chunks + token",
-        "token",
-        (_SCAN_BWD_SWEPT,),
-    ),
-    Mutant(
-        "Sweeps leave no states before the last chunk.",
-        "selective_scan/selective_scan_bwd_sweeps.cu",
-        "    store_states(last);\n",
-        "",
-        (_SCAN_BWD_SWEPT,),
-    ),
-    Mutant(
-        "Sweeps to the states before chunks begin with zeros.",
-        "selective_scan/selective_scan_bwd_sweeps.cu",
-        "if (p.initial_state != nullptr) {",
-        "if (p.initial_state == nullptr) {",
-        (_SCAN_BWD_SWEPT,),
-    ),
-    Mutant(
-        "The gradients of B and C leave out the last split.",
-        "selective_scan/selective_scan_bwd_matrices.cu",
-        "if (from + i < splits) sum += part[i];",
-        "if (from + i < splits - 1) sum += part[i];",
-        (_SCAN_BWD_FLOAT,),
-    ),
-    Mutant(
-        "The gradients of parameters leave out the last chunk.",
-        "selective_scan/selective_scan_bwd_parameters.cu",
-        "if (from + i < chunks) sum += part[i];",
-        "if (from + i + 1 < chunks) sum += part[i];",
-        (_SCAN_BWD_FLOAT,),
-    ),
-    Mutant(
-        "Counters and the places that blocks wait for keep what was in memory.",
-        "selective_scan/selective_scan_bwd_start.cu",
-        "if (at >= p.filled) return;",
-        "if (at < p.filled) return;",
-        (_SCAN_BWD,),
-    ),
-    Mutant(
-        "Blocks are not numbered from 0.",
-        "selective_scan/selective_scan_bwd_start.cu",
-        "unset.words[i] = kUnset;",
-        "unset.words[i] = 0u;",
-        (_SCAN_BWD,),
-    ),
-    Mutant(
         "What lower lanes have of a recurrence does not decay.",
         "common/warp.cuh",
         "whole = lane % kLanes == 0 ? 1.0f : lower_whole;",
         "whole = 1.0f;",
-        (_SCAN_BWD_FLOAT,),
+        (SCAN_BWD_FLOAT,),
     ),
     Mutant(
         "A packed scan of few tokens leaves its state where it found it.",
@@ -427,41 +325,6 @@ MUTANTS = (
         "scan.scanned |= slot >= 0 || !p.keeps_padding ? bits : 0;",
         "scan.scanned |= bits;",
         ("selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-table_first-longer_3-keep",),
-    ),
-    Mutant(
-        "Links are taken before all lanes have put theirs.",
-        "selective_scan/scan_bwd_states.cuh",
-        "        sync_warp();\n        const int k = lane / kLanes",
-        "        const int k = lane / kLanes",
-        (_SCAN_BWD_FLOAT,),
-    ),
-    Mutant(
-        "What comes before links is read before all lanes have put it.",
-        "selective_scan/scan_bwd_states.cuh",
-        "        sync_warp();\n        return value;",
-        "        return value;",
-        (_SCAN_BWD_FLOAT,),
-    ),
-    Mutant(
-        "The next channel's tokens are read before their copies are waited for.",
-        "selective_scan/selective_scan_bwd.cu",
-        "if (Traits::kIsAhead) wait_for_copies();",
-        "",
-        (_SCAN_BWD,),
-    ),
-    Mutant(
-        "The sums over channels of many states are those of the last channel.",
-        "selective_scan/scan_bwd_states.cuh",
-        "goes_on && n < p.d_state;",
-        "false;",
-        (_SCAN_BWD_MANY,),
-    ),
-    Mutant(
-        "Vectors of B and C of many states are those of the first ones.",
-        "selective_scan/scan_bwd.cuh",
-        "values = load<kVec>(from + n * stride[2] + token);",
-        "values = load<kVec>(matrix + n * stride[2] + tokens.begin + token);",
-        (_SCAN_BWD_MANY,),
     ),
     Mutant(
         "A scan's snapshots are taken in the order of their rows.",

@@ -1,0 +1,146 @@
+"""Bugs in the gradients of scans."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+from tests.mutants.planted.ids import SCAN_BWD_FLOAT
+
+_SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
+_SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
+_SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
+
+MUTANTS = (
+    Mutant(
+        "The gradient of u leaves out D.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "D * gy.to_float(j)",
+        "0.0f * gy.to_float(j)",
+        (SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The gradient of the decay leaves out the first token's state.",
+        "selective_scan/scan_bwd_states.cuh",
+        "if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
+        "if (t > 1) e = fmaf(e, decay[k][t], pull[k][t - 1]);",
+        (SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The slope of the softplus is 1.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "(p.delta_softplus ? sigmoid : 1.0f)",
+        "1.0f",
+        (SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The states before chunks are found with the decay of the chunk before.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "for (int t = 0; t < kTokens; ++t) steps += dt[t];",
+        "for (int t = 1; t < kTokens; ++t) steps += dt[t];",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "The states behind a chunk leave out its last warp.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "for (int w = 0; w < Shape::kWarps; ++w) {",
+        "for (int w = 0; w < Shape::kWarps - 1; ++w) {",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "What lanes make of a state is put together before all have put it.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "            sync_warp();\n            float whole[2]",
+        "            float whole[2]",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "What warps make of a state is put together before all have put it.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "            __syncthreads();\n            if (!is_turn) continue;",
+        "            if (!is_turn) continue;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Sweeps leave the states before chunks of the first batch entry.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "static_cast<index_t>(batch) * p.chunks + token",
+        "token",
+        (_SCAN_BWD_SWEPT,),
+    ),
+    Mutant(
+        "Sweeps leave no states before the last chunk.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "    store_states(last);\n",
+        "",
+        (_SCAN_BWD_SWEPT,),
+    ),
+    Mutant(
+        "Sweeps to the states before chunks begin with zeros.",
+        "selective_scan/selective_scan_bwd_sweeps.cu",
+        "if (p.initial_state != nullptr) {",
+        "if (p.initial_state == nullptr) {",
+        (_SCAN_BWD_SWEPT,),
+    ),
+    Mutant(
+        "The gradients of B and C leave out the last split.",
+        "selective_scan/selective_scan_bwd_matrices.cu",
+        "if (from + i < splits) sum += part[i];",
+        "if (from + i < splits - 1) sum += part[i];",
+        (SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The gradients of parameters leave out the last chunk.",
+        "selective_scan/selective_scan_bwd_parameters.cu",
+        "if (from + i < chunks) sum += part[i];",
+        "if (from + i + 1 < chunks) sum += part[i];",
+        (SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "Counters and the places that blocks wait for keep what was in memory.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "if (at >= p.filled) return;",
+        "if (at < p.filled) return;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Blocks are not numbered from 0.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "unset.words[i] = kUnset;",
+        "unset.words[i] = 0u;",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Links are taken before all lanes have put theirs.",
+        "selective_scan/scan_bwd_states.cuh",
+        "        sync_warp();\n        const int k = lane / kLanes",
+        "        const int k = lane / kLanes",
+        (SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "What comes before links is read before all lanes have put it.",
+        "selective_scan/scan_bwd_states.cuh",
+        "        sync_warp();\n        return value;",
+        "        return value;",
+        (SCAN_BWD_FLOAT,),
+    ),
+    Mutant(
+        "The next channel's tokens are read before their copies are waited for.",
+        "selective_scan/selective_scan_bwd.cu",
+        "if (Traits::kIsAhead) wait_for_copies();",
+        "",
+        (_SCAN_BWD,),
+    ),
+    Mutant(
+        "The sums over channels of many states are those of the last channel.",
+        "selective_scan/scan_bwd_states.cuh",
+        "goes_on && n < p.d_state;",
+        "false;",
+        (_SCAN_BWD_MANY,),
+    ),
+    Mutant(
+        "Vectors of B and C of many states are those of the first ones.",
+        "selective_scan/scan_bwd.cuh",
+        "values = load<kVec>(from + n * stride[2] + token);",
+        "values = load<kVec>(matrix + n * stride[2] + tokens.begin + token);",
+        (_SCAN_BWD_MANY,),
+    ),
+)
