@@ -113,7 +113,8 @@ def checkpointing_ssu(
     """FlashInfer's `flashinfer.mamba.checkpointing_ssu` by `cuconv.selective_state_update_replay`.
 
     x is (batch, tokens, nheads, headdim) or, with cu_seqlens and max_seqlen, (1, tokens, nheads, headdim). The rings
-    x_cache, B_cache and dt_cache have as many rows as live tokens may be, 1 to 32, and those of one call together.
+    x_cache, B_cache and dt_cache, contiguous behind their slots, have as many rows as live tokens may be, 1 to 32, and
+    those of one call together.
     Before there would be more live tokens, those that are there are put in the state, also where batches are small; the
     caller moves ring_start and prev_num_accepted_tokens, (slots,), int32, which a small kernel puts side by side.
     d_split, enable_pdl, the scratch cb_scaled, cumAdt_vec and cb_old, precompute_heads_per_cta and algorithm have no
