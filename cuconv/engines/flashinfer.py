@@ -6,6 +6,8 @@ from typing import Any
 
 from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
+from cuconv.engines import _tensors as tensors
+from cuconv.selective_state_update import replay
 from cuconv.selective_state_update import update as state_update
 
 
@@ -76,7 +78,88 @@ def selective_state_update(
     )
 
 
-MODULES: installing.Modules = {"flashinfer.mamba": {"selective_state_update": selective_state_update}}
+def checkpointing_ssu(
+    state: Any,
+    x_cache: Any,
+    B_cache: Any,
+    dt_cache: Any,
+    ring_start: Any,
+    prev_num_accepted_tokens: Any,
+    x: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    out: Any,
+    D: Any = None,
+    z: Any = None,
+    dt_bias: Any = None,
+    dt_softplus: bool = False,
+    state_batch_indices: Any = None,
+    pad_slot_id: int = -1,
+    state_scale: Any = None,
+    rand_seed: Any = None,
+    philox_rounds: int = 10,
+    d_split: int | None = None,
+    cu_seqlens: Any = None,
+    max_seqlen: int | None = None,
+    enable_pdl: bool = False,
+    cb_scaled: Any = None,
+    cumAdt_vec: Any = None,
+    cb_old: Any = None,
+    precompute_heads_per_cta: int = 0,
+    algorithm: str = "auto",
+) -> Any:
+    """FlashInfer's `flashinfer.mamba.checkpointing_ssu` by `cuconv.selective_state_update_replay`.
+
+    x is (batch, tokens, nheads, headdim) or, with cu_seqlens and max_seqlen, (1, tokens, nheads, headdim). The rings
+    x_cache, B_cache and dt_cache, contiguous behind their slots, have as many rows as live tokens may be, 1 to 32, and
+    those of one call together.
+    Before there would be more live tokens, those that are there are put in the state, also where batches are small; the
+    caller moves ring_start and prev_num_accepted_tokens, (slots,), int32, which a small kernel puts side by side.
+    d_split, enable_pdl, the scratch cb_scaled, cumAdt_vec and cb_old, precompute_heads_per_cta and algorithm have no
+    effect.
+
+    Returns:
+        out.
+    """
+    if out is None:
+        conventions.refuse("out", None, "an array of the shape of x, for the result")
+    if (cu_seqlens is None) != (max_seqlen is None):
+        conventions.refuse("max_seqlen", max_seqlen, "an int beside cu_seqlens, else None")
+    tokens = x.shape[1] if max_seqlen is None else max_seqlen
+    rows = x_cache.shape[2]
+    if tokens >= rows:
+        conventions.refuse("rows of x_cache", rows, f"more than the {tokens} tokens of a sequence in a call")
+    each = {"x": x, "dt": dt, "B": B, "C": C, "z": z, "out": out}
+    if cu_seqlens is not None:
+        each = {name: None if array is None else array[0] for name, array in each.items()}
+    replay.selective_state_update_replay(
+        state,
+        x_cache,
+        B_cache,
+        dt_cache,
+        tensors.cursors(ring_start, prev_num_accepted_tokens),
+        A=A,
+        D=D,
+        dt_bias=dt_bias,
+        dt_softplus=dt_softplus,
+        state_batch_indices=state_batch_indices,
+        window=rows - tokens,
+        cu_seqlens=cu_seqlens,
+        fold=False,
+        pad_slot_id=pad_slot_id,
+        rand_seed=rand_seed,
+        philox_rounds=philox_rounds,
+        state_scale=state_scale,
+        **each,
+    )
+    return out
+
+
+MODULES: installing.Modules = {
+    "flashinfer.mamba": {"selective_state_update": selective_state_update, "checkpointing_ssu": checkpointing_ssu}
+}
 """The functions that `install` puts in the place of FlashInfer's, by module and name."""
 
 

@@ -285,14 +285,16 @@ class SelectiveScanBwd(Kernel):
     many_states: bool
     constant_b: bool
     constant_c: bool
+    shares_chunks: bool
+    """Packed sequences share chunks."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwd]:
         for input_t in FLOATS:
-            for vec in (1, 2):
-                yield cls(input_t, vec, False, False, False)
+            for vec, shares_chunks in product((1, 2), (False, True)):
+                yield cls(input_t, vec, False, False, False, shares_chunks)
             for many_states, constant_b, constant_c in product((False, True), repeat=3):
-                yield cls(input_t, 0, many_states, constant_b, constant_c)
+                yield cls(input_t, 0, many_states, constant_b, constant_c, False)
 
 
 @dataclass(frozen=True)
@@ -312,11 +314,14 @@ class SelectiveScanBwdStates(Kernel):
 
     input_t: DType
     constant_b: bool
+    shares_chunks: bool
+    """Packed sequences share chunks."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdStates]:
-        for input_t, constant_b in product(FLOATS, (False, True)):
-            yield cls(input_t, constant_b)
+        for input_t in FLOATS:
+            for constant_b, shares_chunks in ((False, False), (False, True), (True, False)):
+                yield cls(input_t, constant_b, shares_chunks)
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,35 @@ class BackwardOperands(NamedTuple):
         return 1 if self.query_start_loc is None else self.query_start_loc.shape[0] - 1
 
     @property
+    def shares_chunks(self) -> bool:
+        """Whether packed sequences share chunks: without states of theirs only decay is another where one begins."""
+        states = (self.initial_state, self.dlast_state, self.dinitial_state, self.chunk_states)
+        return self.query_start_loc is not None and not any(states) and self.vector > 0
+
+    @property
+    def vector(self) -> int:
+        """Tokens per access: none of several where something is special, or the tokens of a row are no neighbours."""
+        if self.d_state > SelectiveScanBwd.MOST_STATES or not is_variable(self.B) or not is_variable(self.C):
+            return 0
+        found = (self.u, self.delta, self.z, self.dout, self.du, self.ddelta, self.dz)
+        rows = [row for row in found if row is not None]
+        tokens = self.u.shape[2]
+        if tokens > 1 and any(row.strides[2] != 1 for row in rows):
+            return 0
+        is_even = tokens % 2 == 0
+        is_aligned = all(widest_vector(row.itemsize, row.first, *row.active(0, 1)) >= 2 for row in rows)
+        return 2 if is_even and is_aligned else 1
+
+    @property
     def groups(self) -> int:
         """Groups of channels that share the variable ones of B and C."""
         return max((matrix.shape[1] for matrix in (self.B, self.C) if is_variable(matrix)), default=1)
+
+    @property
+    def likely_chunks(self) -> int:
+        """Places of a row that are used, as a guess: every second sequence needs the place that is its own."""
+        tokens = self.u.shape[2]
+        return min(self.chunks, max(1, ceil_div(tokens, chunk_tokens()) + self.sequences // 2))
 
     @property
     def matrix_rows(self) -> int:
@@ -90,10 +116,10 @@ class BackwardOperands(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Places for chunks in a row. Packed sequences have one place more each, and so has the padding at both ends:
-        which of them are used only the device knows."""
+        """Places for chunks in a row. Packed sequences that share none have one place more each, and so has the padding
+        at both ends: which of them are used only the device knows."""
         tokens = self.u.shape[2]
-        if self.query_start_loc is not None:
+        if self.query_start_loc is not None and not self.shares_chunks:
             return tokens // chunk_tokens() + self.sequences + 2
         return max(1, ceil_div(tokens, chunk_tokens()))
 
@@ -111,6 +137,9 @@ class Scratch(NamedTuple):
 
     states_at: int
     filled: int
+    """Floats at the front that begin as not yet there."""
+    zeros: int
+    """Floats behind them that begin as zeros: the sums over tokens, which no block leaves for a chunk without any."""
     rates_at: int
     vectors_at: int
     constants_at: int
@@ -130,10 +159,12 @@ def plan(o: BackwardOperands) -> Plan:
     input_t = o.u.dtype
     kernel = SelectiveScanBwd(
         input_t,
-        vec=_vector(o),
+        # Packed sequences with chunks of their own begin anywhere.
+        vec=o.vector if o.query_start_loc is None or o.shares_chunks else min(o.vector, 1),
         many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
         constant_b=not is_variable(o.B),
         constant_c=not is_variable(o.C),
+        shares_chunks=o.shares_chunks,
     )
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
@@ -147,13 +178,14 @@ def plan(o: BackwardOperands) -> Plan:
 
     if batch and dim:
         start = SelectiveScanBwdStart()
-        add(start, start.config(ceil_div(scratch.filled, start.vec * start.threads)))
+        add(start, start.config(ceil_div(scratch.filled + scratch.zeros, start.vec * start.threads)))
         if _needs_states(o) and (swept := _swept(o)) is not None:
             config, sweeps = swept.launch_config(dim, batch)
             launches.append(Launch(swept, config, swept.params.pack_numbers(**known | sweeps)))
         elif _needs_states(o):
-            states = SelectiveScanBwdStates(input_t, not is_variable(o.B))
-            own = divide(o, states.constants["kMinBlocks"], most=dim // o.groups)
+            states = SelectiveScanBwdStates(input_t, not is_variable(o.B), o.shares_chunks)
+            resident = states.constants["kSharingBlocks" if o.shares_chunks else "kBlocks"]
+            own = divide(o, resident, most=dim // o.groups)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
         add(kernel, kernel.config(_blocks(o, division)))
@@ -176,7 +208,7 @@ def divide(o: BackwardOperands, resident: int, most: int) -> Division:
     """
     batch, dim, _ = o.u.shape
     group_channels = dim // o.groups
-    rows, at_once = batch * o.chunks * o.groups, multiprocessors(o.u.device) * resident
+    rows, at_once = batch * o.likely_chunks * o.groups, multiprocessors(o.u.device) * resident
 
     def time(splits: int) -> int:
         return ceil_div(rows * splits, at_once) * (ceil_div(group_channels, splits) + BLOCK_CHANNELS)
@@ -191,7 +223,7 @@ def _blocks(o: BackwardOperands, division: Division) -> int:
 
 
 def _needs_states(o: BackwardOperands) -> bool:
-    return o.chunk_states is None and (o.query_start_loc is not None or o.chunks > 1)
+    return o.chunk_states is None and ((o.query_start_loc is not None and not o.shares_chunks) or o.chunks > 1)
 
 
 def _swept(o: BackwardOperands) -> SelectiveScanBwdSweeps | None:
@@ -212,20 +244,6 @@ def _swept(o: BackwardOperands) -> SelectiveScanBwdSweeps | None:
     return SelectiveScanBwdSweeps(o.u.dtype, shape.parts, shape.at_once, by_channel)
 
 
-def _vector(o: BackwardOperands) -> int:
-    """Tokens per access: none of several where something is special, or the tokens of a row are no neighbours."""
-    if o.d_state > SelectiveScanBwd.MOST_STATES or not is_variable(o.B) or not is_variable(o.C):
-        return 0
-    rows = [row for row in (o.u, o.delta, o.z, o.dout, o.du, o.ddelta, o.dz) if row is not None]
-    tokens = o.u.shape[2]
-    if tokens > 1 and any(row.strides[2] != 1 for row in rows):
-        return 0
-    # Packed sequences begin anywhere.
-    is_even = tokens % 2 == 0 and o.query_start_loc is None
-    is_aligned = all(widest_vector(row.itemsize, row.first, *row.active(0, 1)) >= 2 for row in rows)
-    return 2 if is_even and is_aligned else 1
-
-
 def _scratch(o: BackwardOperands, division: Division) -> Scratch:
     batch, dim, _ = o.u.shape
     chunks = batch * o.chunks
@@ -244,7 +262,8 @@ def _scratch(o: BackwardOperands, division: Division) -> Scratch:
         # Vectors begin at multiples of four floats.
         begins.append(begins[-1] + ceil_div(size, 4) * 4)
     _, states, rates, vectors, constants, more_constants, matrices, end = begins
-    return Scratch(states, rates, rates, vectors, constants, more_constants, matrices, end)
+    zeros = matrices - rates if o.query_start_loc is not None and not o.shares_chunks else 0
+    return Scratch(states, rates, zeros, rates, vectors, constants, more_constants, matrices, end)
 
 
 def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
@@ -283,6 +302,7 @@ def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
         "d_state": o.d_state,
         "group_channels": dim // o.groups,
         "delta_softplus": o.delta_softplus,
+        "shares_chunks": o.shares_chunks,
         "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
     }
 

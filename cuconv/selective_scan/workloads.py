@@ -175,22 +175,26 @@ def selective_scan_bwd(
 
 
 def selective_scan_varlen_bwd(
-    sequences: str = "16x512", dim: int = 5120, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
+    sequences: str = "16x512", dim: int = 5120, d_state: int = 16, dtype: str = "bfloat16",
+    contiguous: str = TOKENS, states: bool = True,
 ) -> Workload:  # fmt: skip
     """The gradients of a scan of packed sequences that each begin with a state and end with the gradient of one.
 
-    All tokens of some channels are compared, and the gradients of B and C of the first sequence.
+    With `states` false there are no states. All tokens of some channels are compared, and the gradients of B and C of
+    the first sequence.
     """
     sizes = dict(locals())
     counts = lengths(sequences)
     n, total = len(counts), sum(counts)
     arrays = rows((), dim, total, d_state, element_of(dtype), contiguous)
     state, starts = Array((n, dim, d_state), FLOAT32), Array((n + 1,), INT32, values=(0, *accumulate(counts)))
-    arrays["initial_state"] = state
-    given = {**arrays, "dout": arrays["u"], "query_start_loc": starts, "dlast_state": state}
-    sampled = _gradient_cuts(_channels_bwd(0, dim, "initial_state", "dlast_state"), "initial_state")
+    given = {**arrays, "dout": arrays["u"], "query_start_loc": starts}
+    if states:
+        arrays["initial_state"] = given["initial_state"] = given["dlast_state"] = state
+    ends = ("initial_state", "dlast_state") if states else ()
+    sampled = _gradient_cuts(_channels_bwd(0, dim, *ends), *ends[:1])
     first: dict[str, Cut] = {each: (1, tuple(range(counts[0]))) for each in ("u", "delta", "z", "dout", "B", "C")}
-    first |= {"initial_state": (0, (0,)), "dlast_state": (0, (0,)), "query_start_loc": (0, (0, 1))}
+    first |= {"query_start_loc": (0, (0, 1)), **dict.fromkeys(ends, (0, (0,)))}
     return Workload(
         "selective_scan_varlen_bwd", sizes, given, gradients(arrays), {"delta_softplus": True},
         exponentials=2 * dim * total * d_state, parts=(sampled, _gradient_cuts(first, "B", "C")),
@@ -222,7 +226,10 @@ REPORT: Rows = {
         {"dim": 2048, "d_state": 64},
         {"dim": 2048, "constants": "BC"},
     ),
-    "selective_scan_varlen_bwd": ({"sequences": "16x512", "dim": 1536},),
+    "selective_scan_varlen_bwd": (
+        {"sequences": "16x512", "dim": 1536},
+        *({"sequences": sequences, "dim": 1536, "states": False} for sequences in ("16x512", "512in8192")),
+    ),
 }
 """The sizes that tables and pictures show, by function."""
 
@@ -241,8 +248,9 @@ SMALL: Rows = {
         {"batch": 1, "dim": 40, "seqlen": 300, "d_state": 20, "states": False},
         {"batch": 2, "dim": 40, "seqlen": 260, "constants": "B"},
     ),
-    "selective_scan_varlen_bwd": tuple(
-        {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH
+    "selective_scan_varlen_bwd": (
+        *({"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous} for contiguous in _BOTH),
+        {"sequences": "70+0+1+3+260", "dim": 72, "states": False},
     ),
 }
 """Quick sizes, odd in every way that matters, by function: what checks run."""

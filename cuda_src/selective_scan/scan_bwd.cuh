@@ -86,6 +86,8 @@ struct SelectiveScanBwdOperands {
     int query_start_loc_is_int64;
     FastDiv group_dim;   // channels per group
     FastDiv dim_blocks;  // blocks per batch entry that sweep channels
+    index_t zeros;       // floats behind the filled ones that begin as zeros
+    int shares_chunks;   // whether packed sequences share chunks, in place of beginning one each
 };
 
 inline constexpr int kChunk = 256;       // tokens per chunk, as the forward pass leaves states
@@ -98,19 +100,22 @@ enum Counter { kStatesCounter, kBwdCounter, kCounters = 4 };
 // The bits of a number that no block has written yet: a NaN that no arithmetic makes.
 inline constexpr unsigned kUnset = 0xffffffffu;
 
-// The tokens of one chunk: which sequence they belong to, and where they lie.
+// The tokens of one chunk: which sequence they belong to, and where they lie. Where sequences share chunks, a chunk
+// goes on from the one before it as in a single sequence, and Cuts says where another one begins.
 struct ChunkTokens {
     int sequence;  // its row in the arrays of states
     int begin;     // the first token
+    int front;     // tokens of padding in front, where sequences share chunks
     int stored;    // tokens that have gradients
-    int live;      // tokens of a sequence: as many, or none of padding
+    int live;      // tokens up to the last one of a sequence: as many, or none of padding
     bool is_first;
     bool is_last;
 
-    __device__ __forceinline__ ChunkTokens(const SelectiveScanBwdOperands& p, int batch, int chunk) {
+    __device__ __forceinline__ ChunkTokens(const SelectiveScanBwdOperands& p, int batch, int chunk,
+                                           bool shares_chunks) {
         int end = p.total;
         bool is_padding = false;
-        if (p.query_start_loc == nullptr) {
+        if (p.query_start_loc == nullptr || shares_chunks) {
             sequence = batch;
             begin = chunk * kChunk;
             is_first = chunk == 0;
@@ -138,7 +143,48 @@ struct ChunkTokens {
         begin = uniform(begin);
         stored = uniform(max(0, min(end - begin, kChunk)));
         live = is_padding ? 0 : stored;
+        front = 0;
+        if (shares_chunks) {
+            front = uniform(min(max(first_token(p, 0) - begin, 0), stored));
+            live = uniform(min(max(first_token(p, p.sequences) - begin, 0), stored));
+        }
         is_last = begin + kChunk >= end;
+    }
+
+    // Whether a token of the chunk is one of a sequence.
+    template <bool kSharesChunks>
+    __device__ __forceinline__ bool has(int token) const {
+        return (!kSharesChunks || token >= front) && token < live;
+    }
+
+    // Whether the chunk is a place that no sequence needs.
+    __device__ __forceinline__ bool is_unused() const { return stored == 0 && !is_first; }
+};
+
+// Where sequences begin in a chunk that they share.
+template <typename Shape>
+struct Cuts {
+    unsigned bits[kChunk / Shape::kTokens];  // of each lane's tokens
+
+    // The whole block does this, and has to be synchronised behind it.
+    __device__ __forceinline__ void find(const SelectiveScanBwdOperands& p, const ChunkTokens& tokens) {
+        const int thread = static_cast<int>(threadIdx.x);
+        if (thread < kChunk / Shape::kTokens) bits[thread] = 0;
+        int low = 0, high = p.sequences;
+        while (low < high) {
+            const int middle = low + (high - low) / 2;
+            if (first_token(p, middle) < tokens.begin) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        __syncthreads();
+        for (int number = low + thread; number < p.sequences; number += Shape::kThreads) {
+            const int token = first_token(p, number) - tokens.begin;
+            if (token >= kChunk) break;
+            if (token >= 0) atomicOr(&bits[token / Shape::kTokens], 1u << token % Shape::kTokens);
+        }
     }
 };
 
@@ -252,7 +298,7 @@ struct MatrixTokens {
 // The tokens of a chunk of a matrix, kBlockStates states from `first_state` on; where there is no such token or state,
 // zeros. Whole chunks of aligned tokens are copied in vectors. A scan of many states does this for every channel:
 // element by element it is 2000 instructions per thread and 16 states, beside 1200 for all else.
-template <typename Shape>
+template <typename Shape, bool kSharesChunks>
 __device__ __forceinline__ void take_chunk(typename Shape::input_t (&to)[kBlockStates][kChunk],
                                            const typename Shape::input_t* matrix, const index_t* stride,
                                            int first_state, int d_state, const ChunkTokens& tokens) {
@@ -260,7 +306,7 @@ __device__ __forceinline__ void take_chunk(typename Shape::input_t (&to)[kBlockS
     constexpr int kVec = 16 / static_cast<int>(sizeof(T));
     const T* const from = matrix + first_state * stride[2] + tokens.begin * stride[3];
     const bool is_aligned = stride[3] == 1 && stride[2] % kVec == 0 && reinterpret_cast<size_t>(from) % 16 == 0;
-    if (is_aligned && tokens.live == kChunk) {
+    if (is_aligned && tokens.live == kChunk && (!kSharesChunks || tokens.front == 0)) {
         for (int i = static_cast<int>(threadIdx.x) * kVec; i < kBlockStates * kChunk; i += Shape::kThreads * kVec) {
             const int n = i / kChunk, token = i % kChunk;
             Vec<T, kVec> values = Vec<T, kVec>::zero();
@@ -272,7 +318,8 @@ __device__ __forceinline__ void take_chunk(typename Shape::input_t (&to)[kBlockS
     for (int i = static_cast<int>(threadIdx.x); i < kBlockStates * kChunk; i += Shape::kThreads) {
         const int n = i / kChunk, token = i % kChunk;
         T value = Dtype<T>::from_float(0.0f);
-        if (token < tokens.live && first_state + n < d_state) value = from[n * stride[2] + token * stride[3]];
+        if (tokens.has<kSharesChunks>(token) && first_state + n < d_state)
+            value = from[n * stride[2] + token * stride[3]];
         to[n][Shape::matrix_place(token)] = value;
     }
 }

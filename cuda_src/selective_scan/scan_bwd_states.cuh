@@ -87,12 +87,14 @@ struct LaneTokens {
     float dt_u[kTokens];
     float gy[kTokens];
     float steps;         // the sum of dt
+    unsigned cuts;       // of Cuts
     float e_B[kTokens];  // sums over the states that this warp has taken
     float e_Aah[kTokens];
     float y[kTokens];
 
-    template <typename Shared>
+    template <bool kSharesChunks, typename Shared>
     __device__ __forceinline__ void take(const Shared& shared) {
+        cuts = kSharesChunks ? shared.cuts.bits[lane] : 0;
         take_tokens<Shape, Shape::kGap>(shared.dt, lane, dt);
         take_tokens<Shape, Shape::kGap>(shared.dt_u, lane, dt_u);
         take_tokens<Shape, Shape::kGap>(shared.gy, lane, gy);
@@ -219,14 +221,15 @@ struct StatesPass {
             float h = 0.0f;
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
-                decay[k][t] = exp2_approx(lane.dt[t] * rate);
+                // Nothing goes on to another sequence, nor comes back from one.
+                decay[k][t] = lane.cuts >> t & 1 ? 0.0f : exp2_approx(lane.dt[t] * rate);
                 pull[k][t] = lane.gy[t] * c[k][t];
                 h = fmaf(h, decay[k][t], lane.dt_u[t] * b[k][t]);
             }
             float e = pull[k][kTokens - 1];
 #pragma unroll
             for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);
-            factor[k] = exp2_approx(lane.steps * rate);
+            factor[k] = lane.cuts != 0 ? 0.0f : exp2_approx(lane.steps * rate);
             ahead[k] = h;
             back[k] = e * decay[k][0];
             if (kPutsEarly) scan.put(lane.lane, k, factor[k], ahead[k], back[k]);

@@ -25,6 +25,8 @@ struct BwdShared {
     ChunkRows<T> du, ddelta, dz;
     unsigned number;
     float* matrices;  // ChannelSums::matrices of a block that is short of registers
+    int front;        // ChunkTokens::front
+    Cuts<Shape> cuts;
 };
 
 // A thread's tokens of one channel, as they are in memory.
@@ -52,7 +54,7 @@ __device__ __forceinline__ Vec<float, 2> load_pair(const float* at) {
 }
 
 // A thread's tokens of one of the block's channels.
-template <typename Shape, typename Shared, int kVec, bool kIsAhead, bool kIsOneByOne>
+template <typename Shape, typename Shared, int kVec, bool kIsAhead, bool kIsOneByOne, bool kSharesChunks>
 struct OwnRows {
     using T = typename Shape::input_t;
     // Where registers are few, tokens that are apart are accessed one by one.
@@ -73,6 +75,7 @@ struct OwnRows {
             shared.du.begin(p.du, p.du_stride, share, tokens);
             shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
             shared.dz.begin(p.dz, p.dz_stride, share, tokens);
+            if (kSharesChunks) shared.front = tokens.front;
         }
         if constexpr (kIsAhead) {
 #pragma unroll
@@ -87,6 +90,7 @@ struct OwnRows {
         load(shared.dout, p.dout_stride[2], own.dout, i);
         own.z = Vec<T, 2>::zero();
         if (p.z != nullptr) load(shared.z, p.z_stride[2], own.z, i);
+        drop_padding(own);
     }
 
     // Where this lane finds its part of a channel's tokens: each warp brings those of one array.
@@ -96,8 +100,8 @@ struct OwnRows {
         return array == 3 && p.z == nullptr ? nullptr : (&shared.u)[array].place(i, thread % kWarpSize * 2, 1);
     }
 
-    // Starts to bring them to shared memory, and goes on to the next channel. There is an even number of tokens; behind
-    // them shared memory has zeros.
+    // Starts to bring them to shared memory, and goes on to the next channel. Pairs are brought whole; behind them
+    // shared memory has zeros.
     __device__ __forceinline__ void fetch(const T*& from) const {
         const int array = thread / kWarpSize, first = thread % kWarpSize * 2;
         if (from == nullptr) return;
@@ -121,6 +125,7 @@ struct OwnRows {
         own.delta = fetched(1);
         own.dout = fetched(2);
         own.z = fetched(3);
+        drop_padding(own);
     }
 
     // Leaves dt, dt u and gy in shared memory, for all lanes, and what only this thread needs of its tokens in `ends`.
@@ -132,7 +137,7 @@ struct OwnRows {
             const float v = own.delta.to_float(j) + bias, z = own.z.to_float(j), dout = own.dout.to_float(j);
             const float bent = softplus(v), sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
             const float gate = reciprocal_approx(1.0f + exp2_approx(z * -kLog2E));
-            const bool is_live = own_token() + j < live;
+            const bool is_live = has(j);
             dt[j] = is_live ? (p.delta_softplus ? bent : v) : 0.0f;
             ends.slope[j] = is_live ? (p.delta_softplus ? sigmoid : 1.0f) : 0.0f;
             ends.u[j] = own.u.to_float(j);
@@ -183,6 +188,21 @@ struct OwnRows {
  private:
     __device__ __forceinline__ int own_token() const { return thread * Shape::kOwn; }
 
+    // Whether the thread's j-th token is one of a sequence.
+    __device__ __forceinline__ bool has(int j) const {
+        return (!kSharesChunks || own_token() + j >= shared.front) && own_token() + j < live;
+    }
+
+    // Leaves zeros of padding that has come with tokens of sequences.
+    __device__ __forceinline__ void drop_padding(OwnTokens<T>& own) const {
+        if (!kSharesChunks || (shared.front == 0 && live % 2 == 0)) return;
+        const int begin = shared.front - own_token(), end = live - own_token();
+        own.u = keep_part(own.u, begin, end);
+        own.delta = keep_part(own.delta, begin, end);
+        own.dout = keep_part(own.dout, begin, end);
+        own.z = keep_part(own.z, begin, end);
+    }
+
     __device__ __forceinline__ Vec<T, 2> fetched(int array) const {
         return ::load<2, Memory::kMutable>(shared.ahead[array] + own_token());
     }
@@ -192,7 +212,7 @@ struct OwnRows {
         const T* const at = rows.place(i, own_token(), token_step);
         values = Vec<T, 2>::zero();
         if constexpr (kVec == 2) {
-            // There is an even number of tokens.
+            // There is an even number of tokens in a row.
             if (own_token() < live) values = ::load<2>(at);
         } else {
 #pragma unroll kUnrolled

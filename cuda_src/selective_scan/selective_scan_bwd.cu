@@ -10,6 +10,8 @@
 // before the chunk is in chunk_states. The gradient of the state behind it comes from the next chunk's block, which has
 // a smaller number, and so runs already, and is a channel ahead. Sums over channels and over tokens leave the block as
 // one number each; selective_scan_bwd_matrices and selective_scan_bwd_parameters add these in a fixed order.
+// Packed sequences begin chunks of their own or, where none has states, share them: then a chunk goes on from the one
+// before it, and where a sequence begins nothing goes over.
 //
 // For every channel, a thread prepares two tokens, each warp takes its states through all of them, forward and back
 // (scan_bwd_states.cuh), and the thread finishes its two tokens with the sums of all warps (scan_bwd_tokens.cuh).
@@ -20,6 +22,7 @@
 // input_t      u, delta, z, dout, variable B and C, and their gradients
 // kVec         tokens per access, 0 where they may be apart           kManyStates  whether d_state exceeds 16
 // kConstantB   whether B is (dim, d_state)                            kConstantC   whether C is
+// kSharesChunks  whether packed sequences share chunks
 #include "selective_scan/scan_bwd_numbers.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 #include "selective_scan/scan_bwd_tokens.cuh"
@@ -28,7 +31,7 @@ struct SelectiveScanBwdParams {
     SelectiveScanBwdOperands operands;
 };
 
-template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC>
+template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks>
 struct SelectiveScanBwdTraits {
     static constexpr int kThreads = 128;
     using Shape = ChunkShape<input_t>;
@@ -39,14 +42,14 @@ struct SelectiveScanBwdTraits {
     // Whether a thread would spill (16 to 124 bytes) without taking again what shared memory has: chosen by what the
     // compiler reports, not timed. bfloat16 of many states fits in 255 registers as it is.
     static constexpr bool kIsTight = kManyStates ? !(kIsVariable && kIsSame<input_t, __nv_bfloat16>)
-                                                 : kIsVariable && sizeof(input_t) == 4 && kVec != 2;
+                                                 : kIsVariable && sizeof(input_t) == 4 && (kVec != 2 || kSharesChunks);
     // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
     static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0;
     static_assert(kThreads == Shape::kThreads);
 };
 
-template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC,
-          typename Traits = SelectiveScanBwdTraits<input_t, kVec, kManyStates, kConstantB, kConstantC>>
+template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks,
+          typename Traits = SelectiveScanBwdTraits<input_t, kVec, kManyStates, kConstantB, kConstantC, kSharesChunks>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_kernel(const SelectiveScanBwdParams params) {
     using Shape = typename Traits::Shape;
@@ -58,20 +61,23 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (threadIdx.x == 0) shared.number = next_number(p.scratch + kBwdCounter);
     __syncthreads();
     const ChunkShare share(p, shared.number, true);
-    const ChunkTokens tokens(p, share.batch, share.chunk);
+    const ChunkTokens tokens(p, share.batch, share.chunk, kSharesChunks);
     // In a register: read again and again, the special register is a wait each time.
     const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
-    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead, Traits::kIsLate> rows = {p, shared, tokens.live, tokens.stored,
-                                                                                  thread};
+    // Its sums are zeros, which selective_scan_bwd_start has left.
+    if (tokens.is_unused()) return;
+    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead, Traits::kIsLate, kSharesChunks> rows = {p, shared, tokens.live,
+                                                                                                 tokens.stored, thread};
     rows.begin(share, tokens);
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     const input_t* const C =
         static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
     if (!kManyStates) {
-        if (!kConstantB) take_chunk<Shape>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
-        if (!kConstantC) take_chunk<Shape>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
+        if (!kConstantB) take_chunk<Shape, kSharesChunks>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
+        if (!kConstantC) take_chunk<Shape, kSharesChunks>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
     }
+    if (kSharesChunks) shared.cuts.find(p, tokens);
     Numbers place;
     place.begin(p, share, tokens);
     RawNumber<input_t> bias;
@@ -99,8 +105,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         float number;
         for (int first_state = 0; first_state < (kManyStates ? p.d_state : 1); first_state += kBlockStates) {
             if (kManyStates) {
-                if (!kConstantB) take_chunk<Shape>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
-                if (!kConstantC) take_chunk<Shape>(shared.C, C, p.C_stride, first_state, p.d_state, tokens);
+                if (!kConstantB)
+                    take_chunk<Shape, kSharesChunks>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
+                if (!kConstantC)
+                    take_chunk<Shape, kSharesChunks>(shared.C, C, p.C_stride, first_state, p.d_state, tokens);
             }
             __syncthreads();
             const bool is_last = !kManyStates || first_state + kBlockStates >= p.d_state;
@@ -112,7 +120,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                         rows.load(own, i + 1);
                     }
                 }
-                lanes.take(shared);
+                lanes.template take<kSharesChunks>(shared);
             }
             // The next numbers, but of what another block still computes this one: it is needed later.
             number = place.to_float(bits);

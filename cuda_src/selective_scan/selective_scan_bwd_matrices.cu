@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Traits::kThreads)
     const int chunk = static_cast<int>(chunk_group.quotient) % p.chunks;
     const bool is_C = p.constant_B || static_cast<int>(share_row.remainder) >= p.d_state;
     const int n = static_cast<int>(share_row.remainder) % p.d_state;
-    const ChunkTokens tokens(p, batch, chunk);
+    const ChunkTokens tokens(p, batch, chunk, p.shares_chunks);
     const int token = static_cast<int>(threadIdx.x);
     if (token >= tokens.stored) return;
     const index_t row = static_cast<index_t>(2) * p.d_state * kChunk;

@@ -5,6 +5,7 @@
 // lanes, warps and blocks as if zeros came before them, and a few lanes put these ways together.
 //
 // input_t  u, delta and variable B    kConstantB  whether B is (dim, d_state)
+// kSharesChunks  whether packed sequences share chunks
 #include "selective_scan/scan_bwd.cuh"
 
 struct SelectiveScanBwdStatesParams {
@@ -38,10 +39,12 @@ struct StatesShape {
     }
 };
 
-template <typename input_t, bool kConstantB>
+template <typename input_t, bool kConstantB, bool kSharesChunks>
 struct SelectiveScanBwdStatesTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 6;
+    static constexpr int kBlocks = 6;
+    static constexpr int kSharingBlocks = 5;  // one more would spill 80 bytes
+    static constexpr int kMinBlocks = kSharesChunks ? kSharingBlocks : kBlocks;
     using Shape = StatesShape<input_t>;
     static_assert(kThreads == Shape::kThreads);
 };
@@ -58,11 +61,13 @@ struct StatesShared {
     alignas(16) typename Shape::input_t B[kBlockStates][kChunk];
     Warp warps[Shape::kWarps];
     alignas(16) float wholes[2][Shape::kWarps][2 * kBlockStates];  // the same of a warp's tokens
+    Cuts<Shape> cuts;
     ChunkRows<const typename Shape::input_t> u, delta;
     unsigned number;
 };
 
-template <typename input_t, bool kConstantB, typename Traits = SelectiveScanBwdStatesTraits<input_t, kConstantB>>
+template <typename input_t, bool kConstantB, bool kSharesChunks,
+          typename Traits = SelectiveScanBwdStatesTraits<input_t, kConstantB, kSharesChunks>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_states_kernel(const SelectiveScanBwdStatesParams params) {
     using Shape = typename Traits::Shape;
@@ -73,8 +78,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (threadIdx.x == 0) shared.number = next_number(p.scratch + kStatesCounter);
     __syncthreads();
     const ChunkShare share(p, shared.number, false);
-    const ChunkTokens tokens(p, share.batch, share.chunk);
-    if (share.chunk + 1 >= p.chunks) return;
+    const ChunkTokens tokens(p, share.batch, share.chunk, kSharesChunks);
+    // Nothing waits for what comes behind the last chunk, nor behind one without tokens of a sequence.
+    if (share.chunk + 1 >= p.chunks || tokens.live == 0) return;
+    if (kSharesChunks) shared.cuts.find(p, tokens);
     if (threadIdx.x == 0) {
         shared.u.begin(p.u, p.u_stride, share, tokens);
         shared.delta.begin(p.delta, p.delta_stride, share, tokens);
@@ -89,7 +96,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     float* const before = p.scratch + p.states_at + (share.number(p) * p.dim + share.first_channel) * p.d_state;
     float* const behind = before + static_cast<index_t>(p.dim) * p.d_state;
     const bool many_states = p.d_state > kBlockStates;
-    if (!kConstantB && !many_states) take_chunk<Shape>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
+    if (!kConstantB && !many_states) take_chunk<Shape, kSharesChunks>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
     __syncthreads();
     input_t u[Shape::kOwn], delta[Shape::kOwn];
     RawNumber<input_t> bias;
@@ -102,7 +109,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         for (int j = 0; j < Shape::kOwn; ++j) {
             const int token = own_token + j;
             u[j] = delta[j] = Dtype<input_t>::from_float(0.0f);
-            if (token < tokens.live) {
+            if (tokens.has<kSharesChunks>(token)) {
                 u[j] = __ldg(shared.u.place(i, token, p.u_stride[2]));
                 delta[j] = __ldg(shared.delta.place(i, token, p.delta_stride[2]));
             }
@@ -126,7 +133,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         for (int j = 0; j < Shape::kOwn; ++j) {
             own_dt[j] = Dtype<input_t>::to_float(delta[j]) + bias.to_float(p.delta_bias_is_float32);
             if (p.delta_softplus) own_dt[j] = softplus(own_dt[j]);
-            if (own_token + j >= tokens.live) own_dt[j] = 0.0f;
+            if (!tokens.has<kSharesChunks>(own_token + j)) own_dt[j] = 0.0f;
             own_dt_u[j] = own_dt[j] * Dtype<input_t>::to_float(u[j]);
         }
         const int place = Shape::place(Shape::kOwn * lane, Shape::kGap);
@@ -136,6 +143,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         store_packed<Shape::kOwn>(own.dt_u + place, own_dt_u);
         sync_warp();
         load_tokens(next);
+        const unsigned cuts = kSharesChunks ? shared.cuts.bits[warp * Shape::kTokenLanes + token_lane] : 0;
         float dt[kTokens], dt_u[kTokens], steps = 0.0f;
         take_tokens<Shape, Shape::kGap>(own.dt, token_lane, dt);
         take_tokens<Shape, Shape::kGap>(own.dt_u, token_lane, dt_u);
@@ -145,14 +153,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const bool is_last = first_state + kBlockStates >= p.d_state;
             // All warps have used the matrix of the states before: they have waited for each other since.
             if (!kConstantB && many_states) {
-                take_chunk<Shape>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
+                take_chunk<Shape, kSharesChunks>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
                 __syncthreads();
             }
             // One warp after the other goes on to the states behind the chunk.
             const int n = first_state + state;
             const bool is_turn = turn % Shape::kWarps == warp && lane < kBlockStates && n < p.d_state;
             unsigned bits = 0;
-            if (is_turn && tokens.live > 0) {
+            if (is_turn) {
                 const index_t* const stride = p.initial_state_stride;
                 if (!tokens.is_first) {
                     bits = load_relaxed(before + i * p.d_state + n);
@@ -175,10 +183,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                     const input_t* const row = shared.B[first + k] + warp * Shape::kWarpTokens;
                     MatrixTokens<Shape>(row, token_lane).to_floats(b);
                 }
-                float link[2] = {exp2_approx(steps * rate[k]), 0.0f};
+                float link[2] = {cuts != 0 ? 0.0f : exp2_approx(steps * rate[k]), 0.0f};
 #pragma unroll
                 for (int t = 0; t < kTokens; ++t) {
-                    link[1] = fmaf(link[1], exp2_approx(dt[t] * rate[k]), dt_u[t] * b[t]);
+                    const float decay = cuts >> t & 1 ? 0.0f : exp2_approx(dt[t] * rate[k]);
+                    link[1] = fmaf(link[1], decay, dt_u[t] * b[t]);
                 }
                 store_packed<2>(own.links[first + k] + 2 * token_lane, link);
             }
@@ -198,8 +207,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             __syncthreads();
             if (!is_turn) continue;
             // The block of the chunk before may not have been there yet.
-            const bool waits = tokens.live > 0 && !tokens.is_first;
-            float value = waits ? wait_for(before + i * p.d_state + n, bits) : __uint_as_float(bits);
+            float value = !tokens.is_first ? wait_for(before + i * p.d_state + n, bits) : __uint_as_float(bits);
 #pragma unroll
             for (int w = 0; w < Shape::kWarps; ++w) {
                 const auto part = load<2, Memory::kMutable>(wholes[w] + 2 * state);

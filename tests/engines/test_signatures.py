@@ -80,6 +80,10 @@ PUBLISHED = {
     "intermediate_states_buffer=None, intermediate_state_indices=None, intermediate_state_scales=None, "
     "rand_seed=None, philox_rounds=10, cache_steps=0, algorithm='auto', dst_state_batch_indices=None, "
     "cu_seqlens=None, num_accepted_tokens=None, backend='auto'",
+    "flashinfer.checkpointing_ssu": "state, x_cache, B_cache, dt_cache, ring_start, prev_num_accepted_tokens, x, dt, "
+    "A, B, C, out, D=None, z=None, dt_bias=None, dt_softplus=False, state_batch_indices=None, pad_slot_id=-1, "
+    "state_scale=None, rand_seed=None, philox_rounds=10, d_split=None, cu_seqlens=None, max_seqlen=None, "
+    "enable_pdl=False, cb_scaled=None, cumAdt_vec=None, cb_old=None, precompute_heads_per_cta=0, algorithm='auto'",
 }
 """The parameters that the engines' sources declare, by cuconv.engines' module and function."""
 

@@ -239,6 +239,62 @@ def test_flashinfer_drops_no_sequence_for_its_number(device: str) -> None:
     assert (state != before).flatten(1).any(1).all()
 
 
+def by_head(given: dict[str, Any]) -> dict[str, Any]:
+    """The same with one value a head of A, dt, dt_bias and D, as strides of 0 along a head's rows and elements."""
+    firsts = {name: array[..., :1] for name, array in given.items() if name in ("dt", "dt_bias", "D")}
+    firsts |= {name: array[:, :1, :1] for name, array in given.items() if name == "A"}
+    return given | {name: array.expand_as(given[name]) for name, array in firsts.items()}
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("packed", [False, True])
+def test_flashinfer_s_caller_moves_the_cursors_of_rings(packed: bool, device: str) -> None:
+    """Live tokens are put in the state when those of a step would be more than the window with them."""
+    tokens, window, slots = 2, 5, (4, 9, 1)
+    rows, generator = window + tokens, torch.Generator().manual_seed(5)
+    fixed, state = by_head(parameters(device)), normal(device, SLOTS, HEADS, HEADDIM, STATES)
+    known = {slot: state[slot].clone() for slot in slots}
+    rings = [
+        torch.full((SLOTS, *sizes), torch.nan, device=device)
+        for sizes in ((HEADS, rows, HEADDIM), (2, rows, STATES), (HEADS, rows))
+    ]
+    first, live = [3] * SLOTS, [0] * SLOTS
+    for step in range(12):
+        each = [by_head(inputs(device, tokens, seed=10 * step + i)) for i in range(len(slots))]
+        lengths = [tokens, step % 2, 1] if packed else [tokens] * len(slots)
+        each = [
+            {name: array[:length] for name, array in one.items()} for one, length in zip(each, lengths, strict=True)
+        ]
+        whole = {name: [one[name] for one in each] for name in each[0]}
+        if packed:
+            named = {name: torch.cat(arrays)[None] for name, arrays in whole.items()}
+            named |= {"cu_seqlens": starts(device, lengths), "max_seqlen": tokens}
+            named["dt"] = named["dt"][..., :1].expand_as(named["x"])
+        else:
+            named = by_head({name: torch.stack(arrays) for name, arrays in whole.items()})
+        out = torch.full_like(named["x"], torch.nan)
+        before = state.clone()
+        result = flashinfer.checkpointing_ssu(
+            state, *rings, indices(device, *first), indices(device, *live), **named, **fixed, out=out,
+            dt_softplus=True, state_batch_indices=indices(device, *slots), algorithm="monolith",
+        )  # fmt: skip
+        assert result is out
+        outs = torch.split(out[0], lengths) if packed else list(out)
+        for slot, one, got, length in zip(slots, each, outs, lengths, strict=True):
+            after, wanted = states_after(known[slot], one, fixed)
+            if length:
+                torch.testing.assert_close(got, torch.stack(wanted), rtol=1e-4, atol=1e-4)
+            is_full = live[slot] + length > window
+            assert is_full != torch.equal(state[slot], before[slot])
+            accepted = int(torch.randint(0, length + 1, (), generator=generator))
+            if is_full:
+                first[slot], live[slot] = (first[slot] + live[slot]) % rows, 0
+            live[slot] += accepted
+            known[slot] = [known[slot], *after][accepted]
+    others = [slot for slot in range(SLOTS) if slot not in slots]
+    assert torch.equal(state[others], normal(device, SLOTS, HEADS, HEADDIM, STATES)[others])
+
+
 @EACH_DEVICE
 @pytest.mark.parametrize("rounds", [0, 4])
 def test_stochastic_rounding_draws_its_seed_of_torch_and_0_rounds_are_10(rounds: int, device: str) -> None:
@@ -269,3 +325,16 @@ def test_what_a_state_update_cannot_mean_is_refused() -> None:
         sglang.selective_state_update(state, **given, **fixed, retrieve_parent_token=indices("cpu", [0, 0, 1]))
     with pytest.raises(ValueError, match="dst_state_batch_indices"):
         flashinfer.selective_state_update(state, **given, **fixed, dst_state_batch_indices=slots, **named)
+
+
+def test_flashinfer_s_rings_need_room_for_a_call() -> None:
+    given, fixed = by_head(inputs("cpu", 2, 3)), by_head(parameters("cpu"))
+    state, zeros = normal("cpu", SLOTS, HEADS, HEADDIM, STATES), torch.zeros(SLOTS, dtype=torch.int32)
+    rings = [torch.zeros(SLOTS, *sizes) for sizes in ((HEADS, 3, HEADDIM), (2, 3, STATES), (HEADS, 3))]
+    first = (state, *rings, zeros, zeros)
+    with pytest.raises(ValueError, match="out: got None"):
+        flashinfer.checkpointing_ssu(*first, **given, **fixed, out=None)
+    with pytest.raises(ValueError, match="rows of x_cache: got 3; wanted more than the 3 tokens"):
+        flashinfer.checkpointing_ssu(*first, **given, **fixed, out=torch.empty_like(given["x"]))
+    with pytest.raises(ValueError, match="max_seqlen: got 2; wanted an int beside cu_seqlens, else None"):
+        flashinfer.checkpointing_ssu(*first, **given, **fixed, out=torch.empty_like(given["x"]), max_seqlen=2)

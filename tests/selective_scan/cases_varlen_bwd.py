@@ -76,6 +76,10 @@ CHANNELS: Any = {"layout": "channels"}
 
 UNIT = (
     Case(5, "300+0+10+513"),
+    Case(5, "off5+301+0+2+255+3x1+40+off2", without="initial_state dlast_state"),
+    Case(3, "256+2x0+5+260+off3", 9, without="initial_state dlast_state D"),
+    Case(3, "300+2x0+5+260+off2", 9, dtype="float32", without="initial_state dlast_state D"),
+    Case(3, "off3+250+8+300", 3, dtype="float16", without="initial_state dlast_state z", layout="tokens_offset_by_1"),
     Case(3, "off7+293+511+off3", dtype="float32"),
     Case(4, "3x1+252+257+off5", 3, 2, "float16", **CHANNELS),
     Case(3, "all600", 5),

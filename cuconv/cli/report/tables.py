@@ -258,7 +258,8 @@ def _channels(sizes: Sizes) -> str:
     note = ", tokens contiguous" if sizes.get("contiguous") == TOKENS else ""
     note += f", {sizes['d_state']} states" if sizes.get("d_state", 16) != 16 else ""
     note += f", constant {' and '.join(sizes['constants'])}" if sizes.get("constants") else ""
-    note += ", states recomputed" if sizes.get("states") is False and "constants" in sizes else ""
+    if sizes.get("states") is False:
+        note += ", states recomputed" if "constants" in sizes else ", without states"
     return found.replace(",", ", ").replace("x", " × ") + note
 
 

@@ -8,6 +8,13 @@ from tests.mutants.planted.ids import SCAN_BWD_FLOAT
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
 _SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
+_PACKED_STATES = "selective_scan_varlen_bwd-5-300+0+10+513"
+_PACKED = "selective_scan_varlen_bwd-5-off5+301+0+2+255+3x1+40+off2-without_initial_state_dlast_state"
+_PACKED_APART = (
+    "selective_scan_varlen_bwd-3-off3+250+8+300-d_state_3-dtype_float16"
+    "-without_initial_state_dlast_state_z-layout_tokens_offset_by_1"
+)
+_PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without_initial_state_dlast_state_D"
 
 MUTANTS = (
     Mutant(
@@ -97,16 +104,72 @@ MUTANTS = (
     Mutant(
         "Counters and the places that blocks wait for keep what was in memory.",
         "selective_scan/selective_scan_bwd_start.cu",
-        "if (at >= p.filled) return;",
+        "if (at >= p.filled + p.zeros) return;",
         "if (at < p.filled) return;",
         (_SCAN_BWD,),
     ),
     Mutant(
         "Blocks are not numbered from 0.",
         "selective_scan/selective_scan_bwd_start.cu",
-        "unset.words[i] = kUnset;",
-        "unset.words[i] = 0u;",
+        "at < p.filled ? kUnset : 0;",
+        "0u;",
         (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Chunks that no sequence needs have sums of what was in memory.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "if (at >= p.filled + p.zeros) return;",
+        "if (at >= p.filled) return;",
+        (_PACKED_STATES,),
+    ),
+    Mutant(
+        "A state goes on to the next sequence in the same chunk.",
+        "selective_scan/scan_bwd_states.cuh",
+        "lane.cuts >> t & 1 ? 0.0f : exp2_approx",
+        "exp2_approx",
+        (_PACKED,),
+    ),
+    Mutant(
+        "A state goes on to the next sequence behind a lane's tokens.",
+        "selective_scan/scan_bwd_states.cuh",
+        "lane.cuts != 0 ? 0.0f : exp2_approx",
+        "exp2_approx",
+        (_PACKED,),
+    ),
+    Mutant(
+        "The state before a chunk is that of another sequence.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "cuts >> t & 1 ? 0.0f : exp2_approx",
+        "exp2_approx",
+        (_PACKED_APART,),
+    ),
+    Mutant(
+        "The state before a chunk has more of another sequence behind a lane's tokens.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "cuts != 0 ? 0.0f : exp2_approx",
+        "exp2_approx",
+        (_PACKED_APART,),
+    ),
+    Mutant(
+        "The first sequence of a chunk that begins there is left out.",
+        "selective_scan/scan_bwd.cuh",
+        "if (first_token(p, middle) < tokens.begin) {",
+        "if (first_token(p, middle) <= tokens.begin) {",
+        (_PACKED_EVEN,),
+    ),
+    Mutant(
+        "Padding in front of the first sequence is taken for its tokens.",
+        "selective_scan/scan_bwd.cuh",
+        "front = uniform(min(max(first_token(p, 0) - begin, 0), stored));",
+        "front = 0;",
+        (_PACKED,),
+    ),
+    Mutant(
+        "Padding that comes with a token of the last sequence is taken for one.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "(shared.front == 0 && live % 2 == 0)",
+        "shared.front == 0",
+        (_PACKED_EVEN,),
     ),
     Mutant(
         "Links are taken before all lanes have put theirs.",
