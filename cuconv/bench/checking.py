@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import cuconv
 from cuconv.bench import device
+from cuconv.bench.makers import called
 from cuconv.bench.numerics import Arrays, Difference, compare
 from cuconv.bench.workloads import SMALL, workloads
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS
@@ -123,7 +123,7 @@ def on_gpu(number: int) -> Runner:
             with cupy.cuda.Device(number):
                 given = {name: device.upload(array) for name, array in arrays.items()}
                 outs = device.outs(workload)
-                getattr(cuconv, workload.function)(**workload.call(given, outs))
+                called(workload)(**workload.call(given, outs))
                 cupy.cuda.runtime.deviceSynchronize()
                 written: Mapping[str, Any] = dict(zip(workload.outs, outs, strict=True))
                 return {name: device.fetch(array) for name, array in (*given.items(), *written.items())}

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-import cuconv
 from cuconv.bench.gpus import REFERENCE, Gpu
+from cuconv.bench.makers import called
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact
 from cuconv.runtime.abstract import launches_of
@@ -30,7 +30,7 @@ def kernels_of(workloads: Iterable[Workload], gpu: Gpu = REFERENCE) -> list[Kern
     kernels: dict[Kernel, None] = {}
     for workload in workloads:
         with assuming(gpu.multiprocessors):
-            launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
+            launches = launches_of(called(workload), **workload.abstract())
         kernels |= dict.fromkeys(launch.kernel for launch in launches)
     return list(kernels)
 

@@ -28,6 +28,12 @@ MAKERS: dict[str, Callable[..., Workload]] = {name: getattr(module, name) for na
 """What makes a workload out of sizes, by public function."""
 
 
+def called(workload: Workload) -> Callable[..., Any]:
+    """The function that a workload is a call of."""
+    found: Callable[..., Any] = workload.through or getattr(cuconv, workload.function)
+    return found
+
+
 def parse(function: str, sizes: str, **defaults: Any) -> Workload:
     """The workload of a function at sizes such as "batch=8,dim=4096"; other sizes are `defaults`, else the maker's own.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import cuconv
 from cuconv.bench.machine import Machine
+from cuconv.bench.makers import called
 from cuconv.bench.numerics import Difference, compare
 from cuconv.bench.peers.found import Loaded
 from cuconv.bench.peers.peer import Ready
@@ -107,7 +108,7 @@ def _sets(case: Case) -> Iterator[Set]:
 
 def our_calls(case: Case) -> tuple[list[Call], list[Difference]]:
     """Calls of cuconv, each on a set of its own, and how far the results of the first are from what they should be."""
-    function = getattr(cuconv, case.workload.function)
+    function = called(case.workload)
     sets = list(_sets(case))
     first = sets[0]
     outs = dict(zip(case.workload.outs, first.outs, strict=True))
@@ -238,7 +239,7 @@ def speed_up(rows: Sequence[Kernel]) -> float | None:
 def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Host]:
     """Until a call returns: of CuPy arrays and, where torch is, tensors; results given and not, and the call bound."""
     machine.release()
-    function = getattr(cuconv, workload.function)
+    function = called(workload)
     arrays, outs = machine.arrays(workload, 0), machine.outs(workload)
     calls = round(max(MIN_HOST_CALLS, min(HOST_CALLS, HOST_SECONDS / (kernel_us * 1e-6))))
     for library in ("cupy", "torch"):

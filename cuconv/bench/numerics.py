@@ -63,8 +63,16 @@ def compare(
     `inputs` are the arguments as they were before the call. Both may be the parts that Workload.cuts keeps; `options`
     are those that differ then.
     """
+    if workload.meaning is not None:
+        return compare(workload.meaning, _explicit(workload.meaning, inputs), got, options)
     wanted, allowed = _expected(workload, inputs, {**workload.options, **(options or {})})
     return [_difference(name, got[name], value, allowed.get(name)) for name, value in wanted.items() if name in got]
+
+
+def _explicit(workload: Workload, inputs: Arrays) -> Arrays:
+    """The arguments of a workload that `inputs` mean: its own index arrays, all others out of these."""
+    arrays = workload.arrays.items()
+    return {name: inputs[name] if each.values is None else each.host(0) for name, each in arrays}
 
 
 _last: deque[tuple[Any, tuple[Arrays, Arrays]]] = deque(maxlen=4)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 from itertools import accumulate
 from math import prod
 from typing import Any
 
+from cuconv.causal_conv1d.varlen import convolve_by_blocks
 from cuconv.runtime.batches import lengths
 from cuconv.runtime.dtypes import BOOL, INT32, DType
 from cuconv.runtime.trees import LINKS
@@ -14,6 +16,7 @@ from cuconv.runtime.workload import (
     CHANNELS,
     TOKENS,
     Array,
+    BlockCache,
     Cut,
     Rows,
     Workload,
@@ -163,12 +166,15 @@ def packed(
 
 def causal_conv1d_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
-    bias: bool = True, silu: bool = True, snapshots: int = 0, form: str = "",
+    bias: bool = True, silu: bool = True, snapshots: int = 0, form: str = "", blocks: int = 0,
 ) -> Workload:  # fmt: skip
     """Packed prefill with a pool of states, which gets snapshots of them every `snapshots` tokens unless that is 0;
-    plain, "gated", or with results "over" x.
+    plain, "gated", or with results "over" x; with a prefix cache that keeps the state at the end of every block of
+    `blocks` tokens, unless that is 0, as engines call it.
     """
-    sizes = without_zero(locals(), "snapshots", "form")
+    sizes = without_zero(locals(), "snapshots", "form", "blocks")
+    if blocks:
+        return _by_blocks(sizes)
     arrays, cuts = packed(sequences, dim, width, element_of(dtype), contiguous, bias, snapshots)
     x, function, options = arrays["x"], "causal_conv1d_varlen_fn", activation(silu)
     if choice("form", form, "", *PREFILLS) == OVER:
@@ -181,6 +187,26 @@ def causal_conv1d_varlen_fn(
     return Workload(
         function, sizes, arrays | gates, {"out": x}, options, ("conv_states",), cuts=cuts, is_common=not form
     )
+
+
+def _by_blocks(sizes: dict[str, Any]) -> Workload:
+    """The same prefill with a prefix cache by blocks."""
+    usual = without_zero({**sizes, "blocks": 0}, "blocks")
+    if usual.keys() & {"snapshots", "form"}:
+        raise ValueError("blocks: got snapshots or a form, too; wanted blocks alone")
+    plain, counts = causal_conv1d_varlen_fn(**usual), lengths(sizes["sequences"])
+    cache, state = BlockCache(counts, sizes["blocks"]), plain.arrays["conv_states"]
+    _, dim, columns = state.shape
+    touched = (2 * sum(count > 0 for count in counts) + len(cache.snapshots)) * dim * columns
+    arrays = {**plain.arrays, "conv_states": replace(state, shape=(cache.slots, dim, columns), touched=touched)}
+    meaning = replace(plain, sizes=sizes, arrays={**arrays, **cache.explicit})
+    given = {name: each for name, each in cache.given.items() if name in signature(convolve_by_blocks).parameters}
+    absent = {} if sizes["bias"] else {"bias": None}
+    options = {**plain.options, **absent, "null_slot": None, "first_column": None, "block_size": sizes["blocks"]}
+    return replace(
+        meaning, arrays={**arrays, **given}, options=options, is_common=False, through=convolve_by_blocks,
+        meaning=meaning,
+    )  # fmt: skip
 
 
 def causal_conv1d_varlen_bwd(
@@ -432,6 +458,7 @@ REPORT: Rows = {
             for contiguous in _BOTH
             for spec in ("1x8192", "16x512")
         ),
+        *({"sequences": "16x512", "blocks": 64, "contiguous": contiguous} for contiguous in _BOTH),
         *({"sequences": spec, "form": OVER} for spec in ("1x512", "1x8192", "16x512", "7800+392x1", "512in8192")),
         *({"sequences": spec, "form": OVER, "contiguous": TOKENS} for spec in ("1x8192", "16x512")),
         *({"sequences": "16x512", "form": GATED, "contiguous": contiguous} for contiguous in _BOTH),
@@ -495,6 +522,10 @@ SMALL: Rows = {
         {"sequences": "70+0+1+3+260", "dim": 136, "contiguous": contiguous, "snapshots": snapshots, "form": form}
         for contiguous in _BOTH
         for snapshots, form in ((0, OVER), (16, OVER), (0, GATED))
+    )
+    + tuple(
+        {"sequences": "70+0+1+3+260", "dim": 136, "contiguous": contiguous, "bias": bias, "blocks": blocks}
+        for contiguous, bias, blocks in ((CHANNELS, True, 16), (TOKENS, False, 5))
     ),
     "causal_conv1d_split": ({"sequences": "70+0+1+33", "parts": "100,30,30"},),
     "causal_conv1d_qkv_split": tuple(

@@ -6,10 +6,9 @@ import argparse
 from dataclasses import asdict, fields
 from typing import Any
 
-import cuconv
 from cuconv.bench import device
 from cuconv.bench.gpus import EMPTY_KERNEL, KNOWN, REFERENCE, Gpu, present
-from cuconv.bench.makers import MAKERS, parse
+from cuconv.bench.makers import MAKERS, called, parse
 from cuconv.bench.occupancy import occupancy
 from cuconv.cli.arguments import capability
 from cuconv.cli.console import OK, CannotRun, Console
@@ -32,7 +31,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     workload = MAKERS[options.op]() if options.shape is None else parse(options.op, options.shape)
     gpu = _gpu(options.gpu)
     with assuming(gpu.multiprocessors):
-        launches = launches_of(getattr(cuconv, workload.function), **workload.abstract())
+        launches = launches_of(called(workload), **workload.abstract())
     arch = _arch(options.arch, gpu)
     launched = [_launch(launch, gpu, arch) for launch in launches]
     predicted = _predict(workload, len(launches), gpu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cuconv.runtime.abstract import AbstractArray
-from cuconv.runtime.dtypes import FLOATS, DType
+from cuconv.runtime.blocks import CHUNKS, COMPUTED, FIRST, LAST, LAST_CHUNKS
+from cuconv.runtime.dtypes import FLOATS, INT32, DType
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.layout import dense_strides
 
@@ -113,6 +114,12 @@ class Workload:
     """In place of `cuts` where no one part of the arguments gives a part of every result: several cuts, and each is
     compared in the results that it names.
     """
+    through: Callable[..., Any] | None = None
+    """The function that engines call in place of the public one, with arguments of their own."""
+    meaning: Workload | None = None
+    """The call of the public function that gives the same results, where `through` is called: its index arrays say what
+    those of the call stand for, and all other arrays are the same.
+    """
 
     @property
     def title(self) -> str:
@@ -179,6 +186,76 @@ def snapshot_rows(counts: Sequence[int], every: int) -> list[tuple[int, int, int
     """Rows of snapshots (sequence, position, slot) every `every` tokens, none for 0, in slots behind the sequences'."""
     places = [(i, t) for i, count in enumerate(counts) for t in (range(every, count + 1, every) if every else ())]
     return [(*place, len(counts) + number) for number, place in enumerate(places)]
+
+
+@dataclass(frozen=True)
+class BlockCache:
+    """The index arrays of a prefill with a prefix cache that keeps the state at the end of every block. Each sequence
+    has one block of tokens from before, and goes on from its state.
+    """
+
+    counts: Sequence[int]
+    """Tokens of each sequence."""
+    size: int
+    """Tokens per block."""
+
+    @property
+    def most(self) -> int:
+        """Blocks of the longest sequence, with that from before."""
+        return 1 + ceil_div(max(self.counts, default=0), self.size)
+
+    @property
+    def slots(self) -> int:
+        """Slots of the pool."""
+        return len(self.counts) * self.most
+
+    @property
+    def last(self) -> list[int]:
+        """The last block of each sequence, numbered from that from before."""
+        return [ceil_div(count, self.size) for count in self.counts]
+
+    @property
+    def snapshots(self) -> list[tuple[int, int, int]]:
+        """Rows (sequence, position, slot): the blocks that end before each sequence's last one."""
+        table = scattered(self.slots)
+        return [
+            (i, block * self.size, table[i * self.most + block])
+            for i, last in enumerate(self.last)
+            for block in range(1, last)
+        ]
+
+    @property
+    def shared(self) -> dict[str, Array]:
+        """The arrays of either way to say it: the slot of each block, and the block that a sequence starts from."""
+        n = len(self.counts)
+        return {
+            "cache_indices": Array((n, self.most), INT32, values=scattered(self.slots)),
+            "state_column": Array((n,), INT32, values=(0,) * n),
+        }
+
+    @property
+    def given(self) -> dict[str, Array]:
+        """All arrays as engines give them. A chunk is a block, or what a sequence has of its last one."""
+        starts, last_chunks = [0], []
+        for count, last in zip(self.counts, self.last, strict=True):
+            begin = starts[-1]
+            starts += [begin + min(block * self.size, count) for block in range(1, max(last, 1) + 1)]
+            last_chunks.append(len(starts) - 2)
+        n = len(self.counts)
+        of_sequences = {FIRST: (1,) * n, LAST: self.last, COMPUTED: (self.size,) * n, LAST_CHUNKS: last_chunks}
+        found = {name: Array((n,), INT32, values=tuple(values)) for name, values in of_sequences.items()}
+        return {**self.shared, **found, CHUNKS: Array((len(starts),), INT32, values=tuple(starts))}
+
+    @property
+    def explicit(self) -> dict[str, Array]:
+        """All arrays as public functions take them."""
+        table, rows = scattered(self.slots), self.snapshots
+        finals = tuple(table[i * self.most + last] for i, last in enumerate(self.last))
+        return {
+            **self.shared,
+            "dst_state_indices": Array((len(finals),), INT32, values=finals),
+            "snapshots": Array((len(rows), 3), INT32, values=tuple(number for row in rows for number in row)),
+        }
 
 
 def without_zero(sizes: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 from itertools import accumulate
 from typing import Any
 
@@ -14,6 +15,7 @@ from cuconv.runtime.workload import (
     CHANNELS,
     TOKENS,
     Array,
+    BlockCache,
     Cut,
     Rows,
     Workload,
@@ -25,6 +27,7 @@ from cuconv.runtime.workload import (
     without_zero,
 )
 from cuconv.selective_scan.kernels import chunk_tokens
+from cuconv.selective_scan.varlen import scan_by_blocks
 
 
 def rows(lead: tuple[int, ...], dim: int, seqlen: int, d_state: int, element: DType, contiguous: str) -> dict[str, Any]:
@@ -68,14 +71,17 @@ def selective_scan_fn(
 
 def selective_scan_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
-    snapshots: int = 0, state_dtype: str = "", over: str = "",
+    snapshots: int = 0, state_dtype: str = "", over: str = "", blocks: int = 0,
 ) -> Workload:  # fmt: skip
     """The scan of packed sequences that each go on from a state of its own in a pool.
 
     The pool gets snapshots of states every `snapshots` tokens, unless that is 0. It is float32 without a state_dtype;
-    with one of codes there are scales. The result may go over u, delta or z.
+    with one of codes there are scales. The result may go over u, delta or z. Unless `blocks` is 0, a prefix cache keeps
+    the state at the end of every block of as many tokens, as engines call it.
     """
-    sizes = without_zero(locals(), "snapshots", "state_dtype", "over")
+    sizes = without_zero(locals(), "snapshots", "state_dtype", "over", "blocks")
+    if blocks:
+        return _by_blocks(sizes)
     stored = element_of(state_dtype or "float32", "state_dtype", STATES)
     largest = LARGEST.get(stored.numpy, 1.0)
     counts = lengths(sequences)
@@ -109,6 +115,24 @@ def selective_scan_varlen_fn(
         "selective_scan_varlen_fn", sizes, arrays, outs, {"delta_softplus": True}, updated,
         exponentials=dim * total * d_state, cuts=cuts, is_common=not over, over={"out": over} if over else {},
     )  # fmt: skip
+
+
+def _by_blocks(sizes: dict[str, Any]) -> Workload:
+    """The same scan with a prefix cache by blocks."""
+    usual = without_zero({**sizes, "blocks": 0}, "blocks")
+    if usual.keys() & {"snapshots", "state_dtype", "over"}:
+        raise ValueError("blocks: got snapshots, a state_dtype or over, too; wanted blocks alone")
+    plain, counts = selective_scan_varlen_fn(**usual), lengths(sizes["sequences"])
+    cache, state = BlockCache(counts, sizes["blocks"]), plain.arrays["ssm_states"]
+    _, dim, d_state = state.shape
+    touched = (2 * sum(count > 0 for count in counts) + len(cache.snapshots)) * dim * d_state
+    arrays = {**plain.arrays, "ssm_states": replace(state, shape=(cache.slots, dim, d_state), touched=touched)}
+    meaning = replace(plain, sizes=sizes, arrays={**arrays, **cache.explicit})
+    given = {name: each for name, each in cache.given.items() if name in signature(scan_by_blocks).parameters}
+    options = {**plain.options, "null_slot": None, "block_size": sizes["blocks"]}
+    return replace(
+        meaning, arrays={**arrays, **given}, options=options, is_common=False, through=scan_by_blocks, meaning=meaning
+    )
 
 
 def gradients(arrays: dict[str, Array]) -> dict[str, Array]:
@@ -215,6 +239,7 @@ REPORT: Rows = {
     "selective_scan_varlen_fn": (
         *({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
         *({"sequences": spec, "snapshots": 256} for spec in ("16x512", "1x8192")),
+        {"sequences": "16x512", "blocks": 256},
         {"sequences": "16x512", "over": "z"},
     ),
     "selective_scan_bwd": (
@@ -241,7 +266,10 @@ SMALL: Rows = {
     "selective_scan_varlen_fn": tuple(
         {"sequences": "70+0+1+3+260", "dim": 72, "contiguous": contiguous, **kept}
         for contiguous in _BOTH
-        for kept in ({}, {"over": "z"}, {"snapshots": 16}, {"snapshots": 16, "state_dtype": "int8"})
+        for kept in (
+            *({}, {"over": "z"}, {"snapshots": 16}),
+            *({"snapshots": 16, "state_dtype": "int8"}, {"blocks": 16}),
+        )
     ),
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cuconv
-from cuconv.bench.makers import MAKERS, parse
+from cuconv.bench.makers import MAKERS, called, parse
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, SMALL, of_model, workloads
 from cuconv.runtime.abstract import launches_of
@@ -30,7 +30,7 @@ def test_every_function_has_workloads() -> None:
 
 @pytest.mark.parametrize("workload", [w for f in REPORT for w in workloads(REPORT, f)] + ALL_SMALL, ids=name)
 def test_what_a_workload_launches_is_known_without_a_gpu(workload: Workload) -> None:
-    assert launches_of(getattr(cuconv, workload.function), **workload.abstract())
+    assert launches_of(called(workload), **workload.abstract())
     assert workload.bytes_moved > 0
 
 
@@ -40,11 +40,11 @@ def test_models_have_prefill_and_decode(model: str, dtype: Any) -> None:
     found = list(of_model(model, dtype.name, tokens=100, batches=(1, 3)))
     assert len(found) >= 4
     for workload in found:
-        assert launches_of(getattr(cuconv, workload.function), **workload.abstract())
+        assert launches_of(called(workload), **workload.abstract())
 
 
 def run(workload: Workload, arrays: Any, **options: Any) -> tuple[Any, ...]:
-    result = getattr(cuconv, workload.function)(**{**workload.call(arrays), **options})
+    result = called(workload)(**{**workload.call(arrays), **options})
     return tuple(workload.named(result).values())
 
 
@@ -69,6 +69,32 @@ def test_a_part_of_the_work_gives_a_part_of_the_results(workload: Workload) -> N
 def test_results_lie_as_out_does(workload: Workload) -> None:
     for out, wanted in zip(run(workload, workload.host()), workload.outs.values(), strict=True):
         assert [s // out.itemsize for s in out.strides] == list(wanted.strides)
+
+
+BY_BLOCKS = [workload for workload in ALL_SMALL if workload.meaning is not None]
+
+
+@pytest.mark.parametrize("workload", BY_BLOCKS, ids=name)
+def test_a_cache_by_blocks_means_what_the_public_function_is_told(workload: Workload) -> None:
+    (pool,), meaning = workload.updated, workload.meaning
+    assert meaning is not None and "snapshots" in meaning.arrays
+    arrays = workload.host()
+    given = {key: each.host(0) if each.values else arrays[key].copy() for key, each in meaning.arrays.items()}
+    before = arrays[pool].copy()
+    for one, other in zip(run(workload, arrays), run(meaning, given), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(arrays[pool], given[pool])
+    # One slot is read and one written for each sequence that has tokens, and one written for each snapshot.
+    written = int((arrays[pool] != before).any(axis=(1, 2)).sum())
+    read = sum(count > 0 for count in lengths(workload.sizes["sequences"]))
+    assert workload.arrays[pool].touched == (written + read) * before[0].size
+
+
+def test_blocks_have_no_snapshots_or_forms_beside() -> None:
+    for function, more in (("causal_conv1d_varlen_fn", {"form": "over"}), ("selective_scan_varlen_fn", {"over": "z"})):
+        for sizes in (more, {"snapshots": 16}):
+            with pytest.raises(ValueError, match="wanted blocks alone"):
+                MAKERS[function](blocks=16, **sizes)
 
 
 def test_random_numbers_differ_between_arrays_and_sets_and_come_back() -> None:

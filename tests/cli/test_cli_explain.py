@@ -11,7 +11,7 @@ import pytest
 
 import cuconv
 from cuconv.bench.gpus import EMPTY_KERNEL, KNOWN, REFERENCE, Gpu, as_known, present
-from cuconv.bench.makers import parse
+from cuconv.bench.makers import called, parse
 from cuconv.bench.occupancy import LIMITS, occupancy
 from cuconv.bench.workloads import SMALL, workloads
 from cuconv.cli import explain, main
@@ -196,7 +196,7 @@ def test_the_driver_counts_as_many_blocks() -> None:
     capability = int(cuda.Device().compute_capability)
     for function in SMALL:
         for workload in workloads(SMALL, function):
-            for kernel, config, _ in launches_of(getattr(cuconv, function), **workload.abstract()):
+            for kernel, config, _ in launches_of(called(workload), **workload.abstract()):
                 resources = build(kernel.file, kernel.expression, capability).resources
                 loaded: LoadedKernel = kernel.load(0)
                 if resources is not None:

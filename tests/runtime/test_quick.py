@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import cuconv
+from cuconv.bench import makers
 from cuconv.bench.makers import MAKERS
 from cuconv.bench.workloads import SMALL, workloads
 from cuconv.runtime import arrays, entry
@@ -189,7 +190,7 @@ def run(gpu: QuickFamily, function: Callable[..., Any], arguments: Mapping[str, 
 def test_a_call_that_is_recognised_launches_the_same(
     workload: Workload, given: bool, gpu: QuickFamily, operated: list[Operation[Any]]
 ) -> None:
-    function, arguments = getattr(cuconv, workload.function), called(workload, given)
+    function, arguments = makers.called(workload), called(workload, given)
     wanted, results = run(gpu, function, arguments)
     assert wanted
     for _ in range(3):

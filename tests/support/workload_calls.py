@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import cuconv
+from cuconv.bench.makers import called
 from cuconv.runtime.workload import Workload
 from tests.support.placement import Array
 
 
 def numpy_path(workload: Workload, arrays: Mapping[str, Array], **options: Any) -> dict[str, Array]:
     """The arguments, some of them updated in place, and the results by their names."""
-    results = getattr(cuconv, workload.function)(**{**workload.call(arrays), **options})
+    results = called(workload)(**{**workload.call(arrays), **options})
     return {**arrays, **workload.named(results)}

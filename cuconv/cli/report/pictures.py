@@ -173,7 +173,7 @@ def skew(measured: Measured) -> Any:
     rows = {
         row.sizes["sequences"]: [row, *peers[:MOST_PEERS]]
         for row, peers in measured.kernels("causal_conv1d_varlen_fn")
-        if {"dtype": "bfloat16", "contiguous": CHANNELS, "snapshots": 0, "form": ""}.items()
+        if {"dtype": "bfloat16", "contiguous": CHANNELS, "snapshots": 0, "form": "", "blocks": 0}.items()
         <= whole("causal_conv1d_varlen_fn", row.sizes).items()
     }
     for place, spec in enumerate((*EQUAL, *UNEQUAL)):

@@ -130,6 +130,7 @@ def besides(sizes: Sizes) -> str:
     """What a prefill does besides, in words, and its taps where these are not four."""
     text = f", {sizes['width']} taps" if sizes.get("width", 4) != 4 else ""
     text += f", a snapshot every {sizes['snapshots']} tokens" if sizes.get("snapshots") else ""
+    text += f", a prefix cache by blocks of {sizes['blocks']} tokens" if sizes.get("blocks") else ""
     text += f", results over {sizes['over']}" if sizes.get("over") else ""
     return text + PREFILLS.get(sizes.get("form", ""), "")
 
