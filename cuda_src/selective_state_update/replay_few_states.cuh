@@ -41,6 +41,12 @@ struct StagedTiles {
         end_copy_group();
     }
 
+    // Starts to copy the first tiles of a range.
+    __device__ __forceinline__ void start(const TileRange& range) const {
+#pragma unroll
+        for (int m = 0; m < Traits::kPart; ++m) start(range.begin + m, range.end);
+    }
+
     // Waits for the oldest tile on its way.
     __device__ __forceinline__ void wait() const {
         wait_for_copy_groups<Traits::kPart - 1>();
@@ -110,9 +116,30 @@ struct FloatFactors {
     }
 };
 
-// The same for tensor cores, and states of bfloat16. The four words that a lane reads of a row go to a tile's rows g
-// and g + 8 in turn, as they lie in registers: the columns 2 q and 2 q + 1 have C of token q, one for the even words,
-// the other for the odd ones.
+// The lane's part of C as a column of products with states on tensor cores, in pieces of kWidth elements: it is that of
+// the new token that the lane's group stands for.
+template <typename Traits, int kWidth>
+struct ColumnPieces {
+    static constexpr int kPieces = Traits::kVecs / (2 * kWidth);  // of a chunk
+
+    Vec<__nv_bfloat16, kWidth> pieces[Traits::kChunks * kPieces];
+    float magnitude = 0.0f;  // of the column's largest element
+
+    __device__ __forceinline__ ColumnPieces(const __nv_bfloat16* from, int token_stride, int tokens) {
+        const __nv_bfloat16* const own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * kWidth;
+#pragma unroll
+        for (int i = 0; i < Traits::kChunks * kPieces; ++i) {
+            pieces[i] = ::load<kWidth>(own + Traits::element(i / kPieces) + i % kPieces * 2 * kWidth);
+#pragma unroll
+            for (int e = 0; e < kWidth; ++e) magnitude = max_or_nan(magnitude, fabsf(pieces[i].to_float(e)));
+        }
+        magnitude = max_over_lanes<8>(magnitude);
+    }
+};
+
+// C for tensor cores, and states of bfloat16. The four words that a lane reads of a row go to a tile's rows g and g + 8
+// in turn, as they lie in registers: the columns 2 q and 2 q + 1 have C of token q, one for the even words, the other
+// for the odd ones.
 template <typename Traits>
 struct PairFactors {
     static constexpr bool kIsSplit = false;
@@ -120,11 +147,9 @@ struct PairFactors {
     float unit = 1.0f;
 
     __device__ __forceinline__ PairFactors(const __nv_bfloat16* from, int token_stride, int tokens) {
-        const __nv_bfloat16* const own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;
+        const ColumnPieces<Traits, 2> C(from, token_stride, tokens);
 #pragma unroll
-        for (int i = 0; i < 2 * Traits::kChunks; ++i) {
-            columns[i / 2][i % 2] = ::load<2>(own + Traits::element(i / 2) + i % 2 * 4).words[0];
-        }
+        for (int i = 0; i < 2 * Traits::kChunks; ++i) columns[i / 2][i % 2] = C.pieces[i].words[0];
     }
 
     __device__ __forceinline__ void multiply(const typename Traits::StateVec (&raw)[2][Traits::kChunks],
@@ -152,23 +177,14 @@ struct CodeFactors {
     float unit;  // of lane q's token; NaN where C is not finite
 
     __device__ __forceinline__ CodeFactors(const __nv_bfloat16* from, int token_stride, int tokens) {
-        const __nv_bfloat16* const own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 4;
-        Vec<__nv_bfloat16, 4> C[Traits::kChunks][2];
-        float magnitude = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 2 * Traits::kChunks; ++i) {
-            C[i / 2][i % 2] = ::load<4>(own + Traits::element(i / 2) + i % 2 * 8);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) magnitude = max_or_nan(magnitude, fabsf(C[i / 2][i % 2].to_float(e)));
-        }
-        magnitude = max_over_lanes<8>(magnitude);
-        const CodeScale scale(magnitude);
+        const ColumnPieces<Traits, 4> C(from, token_stride, tokens);
+        const CodeScale scale(C.magnitude);
         unit = from_lane(scale.unit, lane_id() % 4 * 8);
 #pragma unroll
         for (int i = 0; i < 2 * Traits::kChunks; ++i) {
             unsigned digits[4];
 #pragma unroll
-            for (int e = 0; e < 4; ++e) digits[e] = scale.digits(C[i / 2][i % 2].to_float(e));
+            for (int e = 0; e < 4; ++e) digits[e] = scale.digits(C.pieces[i].to_float(e));
 #pragma unroll
             for (int d = 0; d < kPasses; ++d) {
                 columns[i / 2][d][i % 2] = digits_of(digits, kIsSplit ? lane_id() / 8 : d);
@@ -211,21 +227,13 @@ struct HalfFactors {
     float unit;  // of lane q's token; NaN where C is not finite
 
     __device__ __forceinline__ HalfFactors(const __nv_bfloat16* from, int token_stride, int tokens) {
-        const __nv_bfloat16* const own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;
-        Vec<__nv_bfloat16, 2> C[Traits::kChunks][4];
-        float magnitude = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 4 * Traits::kChunks; ++i) {
-            C[i / 4][i % 4] = ::load<2>(own + Traits::element(i / 4) + i % 4 * 4);
-#pragma unroll
-            for (int e = 0; e < 2; ++e) magnitude = max_or_nan(magnitude, fabsf(C[i / 4][i % 4].to_float(e)));
-        }
-        const CodeScale scale(max_over_lanes<8>(magnitude));
+        const ColumnPieces<Traits, 2> C(from, token_stride, tokens);
+        const CodeScale scale(C.magnitude);
         unit = from_lane(scale.unit * 128.0f, lane_id() % 4 * 8);
         const float inverse = scale.inverse * 0.0078125f;
 #pragma unroll
         for (int i = 0; i < 4 * Traits::kChunks; ++i) {
-            const float pair[2] = {C[i / 4][i % 4].to_float(0) * inverse, C[i / 4][i % 4].to_float(1) * inverse};
+            const float pair[2] = {C.pieces[i].to_float(0) * inverse, C.pieces[i].to_float(1) * inverse};
             columns[i / 4][i % 4 / 2][i % 2] = Dtype<__half>::pack(pair);
         }
     }

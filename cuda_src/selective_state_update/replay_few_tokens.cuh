@@ -43,29 +43,40 @@ struct TokenMatrix {
     }
 };
 
+// The lane's part of B of the live tokens g, g + 8 and so on, for lane 4 g + q.
+template <typename Traits>
+struct LiveMatrices {
+    static constexpr int kCount = Traits::kWindows / 8;
+
+    TokenMatrix<Traits> B[kCount];
+
+    __device__ __forceinline__ LiveMatrices(const ReplayFewOperands& p, const Ring<Traits>& ring,
+                                            const RingCursor& cursor, int live) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            const int token = 8 * i + lane_id() / 4;
+            B[i].load(ring.B + cursor.row(p, token) * Traits::d_state(p.operands), token < live);
+        }
+    }
+};
+
 // B_j . C of live tokens, which heads of a group share. Lane 4 g + q has those of the tokens g, g + 8 and so on, for
 // new token q.
 template <typename Traits>
 struct LiveProducts {
-    static constexpr int kCount = Traits::kWindows / 8;
+    static constexpr int kCount = LiveMatrices<Traits>::kCount;
 
     float own[kCount];
 
     // C: of the new token that the lane's group stands for.
-    __device__ __forceinline__ LiveProducts(const ReplayFewOperands& p, const Ring<Traits>& ring,
-                                            const RingCursor& cursor, int live, const TokenMatrix<Traits>& C) {
+    __device__ __forceinline__ LiveProducts(const LiveMatrices<Traits>& matrices, int live,
+                                            const TokenMatrix<Traits>& C) {
 #pragma unroll
         for (int i = 0; i < kCount; i += 2) {
             own[i] = own[i + 1] = 0.0f;
             if (8 * i >= live) continue;
-            TokenMatrix<Traits> B[2];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int token = 8 * (i + half) + lane_id() / 4;
-                B[half].load(ring.B + cursor.row(p, token) * Traits::d_state(p.operands), token < live);
-            }
             float sums[4];
-            C.multiply(B[0], B[1], sums);
+            C.multiply(matrices.B[i], matrices.B[i + 1], sums);
             own[i] = sums[0];
             own[i + 1] = sums[2];
         }

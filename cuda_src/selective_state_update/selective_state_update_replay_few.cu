@@ -28,6 +28,8 @@ struct ReplayFewRows : Base {
     static constexpr int kPart = Base::kChunks > 4 ? 1 : Base::kChunks > 2 ? 2 : 4;
     // Whether heads that flush are divided. Of bfloat16 it takes as long in parts.
     static constexpr bool kDivides = !kMany && (Base::kIsQuantised || sizeof(typename Base::State) == 4);
+    // Whether the first states are asked for before the ring is, of which the cursor has to be known.
+    static constexpr bool kStatesFirst = kPart == 4;
     static constexpr bool kIsInt8 = kIsSame<typename Base::State, signed char>;
     static constexpr bool kIsFloat8 = kIsSame<typename Base::State, float8_e4m3fn>;
     static constexpr bool kIsBfloat16 = kIsSame<typename Base::State, __nv_bfloat16>;
@@ -316,7 +318,11 @@ __device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const S
     next.load(p, warp, step.tokens, row, token,
               scales_of<Traits>(p, step.slot, warp.head, Traits::row(warp, lane_id() % 4 * Traits::kTile)));
     next.live_step = load_steps<Traits>(p, ring, cursor, step.live);
-    const LiveProducts<Traits> live_products(p, ring, cursor, step.live, C);
+    const LiveMatrices<Traits> live(p, ring, cursor, step.live);
+    if constexpr (!Traits::kStatesFirst) tiles.start(task.range<Traits>());
+    // Everything is asked for before anything is waited for.
+    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
+    const LiveProducts<Traits> live_products(live, step.live, C);
     float products[4];
     C.multiply(B, B, products);
     if (warp.first_row == 0 && (!kFolds || task.range<Traits>().begin == 0)) {
@@ -327,8 +333,8 @@ __device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const S
         }
         if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, kFolds ? cursor.live : 0);
     }
-    const StateFactors<Traits> factors(C_at, s.C_stride[1], step.tokens);
-    wait_for_copies();
+    // States that are asked for behind the tokens come behind them, too.
+    if constexpr (Traits::kStatesFirst) wait_for_copies();
     const ReplayFewWarp<Traits> own{p, step, cursor, old, live_products, products, factors, row, token};
     if constexpr (kFolds) {
         own.replay_and_fold(warp, task.range<Traits>(), tiles, ring, next, out);
@@ -364,12 +370,15 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, ReplayFew
     const auto* const states = static_cast<const typename Traits::State*>(s.state) +
                                step.slot * static_cast<index_t>(s.state_stride[0]) + warp.head * s.state_stride[1] +
                                warp.first_row * kDState;
-    StagedTiles<Traits> tiles(shared.tiles, states, s.state_stride[1]);
-#pragma unroll
-    for (int m = 0; m < Traits::kPart; ++m) tiles.start(range.begin + m, range.end);
+    unsigned char force = 0;
     if (!task.is_found) {
-        const unsigned char force = load_force(p, warp.batch);
+        // Behind states it would wait for those of all warps.
+        force = load_force(p, warp.batch);
         task.cursor = RingCursor::load(p, step.slot);
+    }
+    StagedTiles<Traits> tiles(shared.tiles, states, s.state_stride[1]);
+    if constexpr (Traits::kStatesFirst) tiles.start(range);
+    if (!task.is_found) {
         task.flushes = uniform(static_cast<int>(is_flushed<Traits>(p, task.cursor, force))) != 0;
         if (task.flushes && p.kept_heads == 0) {
             wait_for_copies();

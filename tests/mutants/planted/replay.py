@@ -200,18 +200,11 @@ MUTANTS = (
         (_WHOLE_INT8,),
     ),
     Mutant(
-        "Tensor cores multiply every word of codes by C of the first.",
+        "Tensor cores multiply every word of states by C of the first.",
         _FEW_STATES,
-        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 4;",
+        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * kWidth;",
         "own = from + new_token<Traits>(tokens) * token_stride;",
-        (_WHOLE_INT8,),
-    ),
-    Mutant(
-        "Tensor cores multiply every word of bfloat16 by C of the first.",
-        _FEW_STATES,
-        "own = from + new_token<Traits>(tokens) * token_stride + lane_id() / 4 % 2 * 2;\n#pragma unroll",
-        "own = from + new_token<Traits>(tokens) * token_stride;\n#pragma unroll",
-        (_WHOLE,),
+        (_WHOLE_INT8, _WHOLE),
     ),
     Mutant(
         "The lowest part of C does not count in products with codes.",
@@ -298,10 +291,10 @@ MUTANTS = (
         (_WHOLE_INT8,),
     ),
     Mutant(
-        "Tensor cores multiply every word of 8-bit floats by C of the first.",
+        "Tensor cores multiply all of a chunk by its first piece of C.",
         _FEW_STATES,
-        "C[i / 4][i % 4] = ::load<2>(own + Traits::element(i / 4) + i % 4 * 4);",
-        "C[i / 4][i % 4] = ::load<2>(own + Traits::element(i / 4));",
+        "pieces[i] = ::load<kWidth>(own + Traits::element(i / kPieces) + i % kPieces * 2 * kWidth);",
+        "pieces[i] = ::load<kWidth>(own + Traits::element(i / kPieces));",
         (_WHOLE_FLOAT8,),
     ),
     Mutant(
