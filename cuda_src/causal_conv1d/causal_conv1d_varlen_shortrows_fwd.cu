@@ -240,9 +240,7 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
         near.list(shared, p, first, params.sequences_per_token,
                   [&] { fetch_tile<true, true>(shared, p, first_channel, first); });
     } else {
-        // With snapshots past the L1 cache, so that rows of snapshots and what is known of sequences stay there: 77.8
-        // us instead of 78.6.
-        fetch_tile<true, kAddressed, kAddressed ? 1 : 0>(shared, p, first_channel, first);
+        fetch_tile<true, false, kAddressed ? 1 : 0>(shared, p, first_channel, first);
     }
     const ChannelFilter<kWidth, weight_t, 1> filter(p, min(channel, static_cast<index_t>(p.dim - 1)));
     // Rows of snapshots are looked at while the tile is on its way.
