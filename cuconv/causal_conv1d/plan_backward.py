@@ -12,6 +12,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dRowpartsBwd,
 )
 from cuconv.causal_conv1d.kernels_channels_backward import (
+    CausalConv1dChannelcolumnsBwd,
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
     CausalConv1dChannelroundsBwd,
@@ -26,7 +27,7 @@ from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, widest_vector
 from cuconv.runtime.layout import Layout, dense, is_channel_last, pad_number
-from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.machine import has_shared_memory, multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 
 
@@ -180,9 +181,9 @@ def _channel_pairs(o: Operands) -> _Main | None:
     if o.dout.strides[1] != 1 or any(quantity % (2 * vec) for quantity in quantities):
         return None
     processors = multiprocessors(o.x.device)
-    rounds = _channel_rounds(o, processors)
-    if rounds is not None:
-        return rounds
+    whole = _channel_columns(o, processors) or _channel_rounds(o, processors)
+    if whole is not None:
+        return whole
     kernel = CausalConv1dChannelpairsBwd.suited(o.width, _dtype(o.x), _dtype(o.weight), o.silu, o.x.shape, processors)
     config, division, parts = kernel.launch_config(batch, dim, seqlen)
     if not kernel.takes(dim, division):
@@ -191,6 +192,25 @@ def _channel_pairs(o: Operands) -> _Main | None:
         row, token = (layout.strides[axis] * layout.itemsize for axis in (0, 2))
         division[f"{name}_bytes"] = (row, token, 2 * token, row - seqlen * token)
     return _Main(kernel, config, division, parts, vec, True)
+
+
+def _channel_columns(o: Operands, processors: int) -> _Main | None:
+    """The same of channels that fill the multiprocessors with one block each, in rows without gaps between them."""
+    arrays, (batch, dim, seqlen) = (o.x, o.dout, o.dx), o.x.shape
+    kernel = CausalConv1dChannelcolumnsBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
+    access = kernel.ACCESS_BYTES // o.x.itemsize
+    has_gaps = batch > 1 and any(each.strides[0] != seqlen * each.strides[2] for each in arrays)
+    if has_gaps or not has_shared_memory(o.x.device, kernel.SHARED_BYTES):
+        return None
+    token_bytes = tuple(each.strides[2] * each.itemsize for each in arrays)
+    is_aligned = not any(quantity % access for each in arrays for quantity in (each.first, *each.active(2)))
+    if not is_aligned or not all(0 <= each < 2**32 for each in token_bytes):
+        return None
+    launch = kernel.launch_config(batch, dim, seqlen, processors)
+    if launch is None:
+        return None
+    config, division = launch
+    return _Main(kernel, config, division | {"token_bytes": token_bytes}, 1, kernel.vec, True)
 
 
 def _channel_rounds(o: Operands, processors: int) -> _Main | None:

@@ -165,6 +165,11 @@ class Kernel(Declared):
         """FOLLOWS of this specialisation."""
         return self.FOLLOWS
 
+    @property
+    def dynamic_bytes(self) -> int:
+        """The dynamic shared memory of its launches, where that is more than a kernel has without asking for it."""
+        return 0
+
     @classmethod
     def variants(cls) -> Iterator[Kernel]:
         """Every specialisation that a plan may ask for."""
@@ -217,7 +222,10 @@ def _loaded(kernel: Kernel, artifact: Artifact, device: int, starts_early: bool)
     import cupy
 
     module = cupy.RawModule(path=str(artifact.path))
-    pointer = module.get_function(artifact.symbol).kernel.ptr
+    function = module.get_function(artifact.symbol)
+    if kernel.dynamic_bytes:
+        function.max_dynamic_shared_size_bytes = kernel.dynamic_bytes
+    pointer = function.kernel.ptr
     starts_early = starts_early or (kernel.is_follower and machine.has_dependent_launch(device))
     return LoadedKernel(module, pointer, device, kernel.params, starts_early)
 

@@ -47,6 +47,17 @@ def has_dependent_launch(device: int) -> bool:
 
 
 @cache
+def has_shared_memory(device: int, nbytes: int) -> bool:
+    """Whether a block can have this many bytes of shared memory; true where a call is only planned."""
+    if device <= HOST:
+        return True
+    import cupy
+
+    most: int = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
+    return nbytes <= most
+
+
+@cache
 def has_one_device() -> bool:
     """Whether there is one GPU in this process, which is the current one then."""
     import cupy

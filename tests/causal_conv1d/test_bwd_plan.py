@@ -18,6 +18,7 @@ from cuconv.causal_conv1d.kernels_backward import (
     CausalConv1dRowpartsBwd,
 )
 from cuconv.causal_conv1d.kernels_channels_backward import (
+    CausalConv1dChannelcolumnsBwd,
     CausalConv1dChannellastBwd,
     CausalConv1dChannelpairsBwd,
     CausalConv1dChannelroundsBwd,
@@ -310,13 +311,52 @@ def test_all_threads_of_a_warp_with_pairs_make_the_same_steps(batch: int, pairs:
         assert len({max(0, min(int(steps), int(numbers["steps"]) - int(begin))) for begin in begins}) == 1
 
 
+@pytest.mark.parametrize(
+    ("x", "more"),
+    [
+        (last(1, 4096, 8192), {}),
+        (last(1, 2048, 1024), {}),
+        (last(1, 3072, 2048), {}),
+        (last(1, 4352, 2048), {}),
+        (last(1, 2048, 2048), {}),
+        (last(1, 4096, 2040), {}),
+        (last(3, 4096, 512), {}),
+        (AbstractArray((2, 4096, 1024), (4096 * 1056, 1, 4096), BFLOAT16), {}),
+        (last(1, 4096, 2048, offset=4), {}),
+        (last(1, 4096, 2048), {"dout": last(1, 4096, 2048, token=4100)}),
+        (last(1, 4096, 2048), {"width": 5}),
+    ],
+)
+def test_columns_are_for_channels_that_fill_the_gpu_with_few_tokens(x: AbstractArray, more: dict[str, Any]) -> None:
+    for whole in (last(1, 4096, 2048), last(4, 4096, 512), last(1, 4096, 512, token=4104)):
+        (launch,) = planned(whole)
+        assert type(launch.kernel) is CausalConv1dChannelcolumnsBwd
+    assert type(planned(last(1, 2048, 2048, dtype=FLOAT32), FLOAT32)[0].kernel) is CausalConv1dChannelcolumnsBwd
+    assert type(planned(x, **more)[0].kernel) is not CausalConv1dChannelcolumnsBwd
+
+
+@given(st.integers(1, 64), st.integers(1, 300), st.integers(1, 3000), st.integers(1, 148))
+def test_the_walks_of_columns_have_every_token_once(batch: int, words: int, row_pieces: int, processors: int) -> None:
+    kernel = CausalConv1dChannelcolumnsBwd(4, BFLOAT16, BFLOAT16, True)
+    launch = kernel.launch_config(batch, 16 * words, 4 * row_pieces, processors)
+    if launch is None:
+        return
+    config, division = launch
+    (column_words, *_), (row_walks, *_) = division["column_words"], division["row_walks"]
+    assert config.grid[0] * column_words * kernel.vec == 16 * words and config.grid[0] <= processors
+    assert column_words <= kernel.constants["kMostWords"]
+    assert row_walks * division["walk_pieces"] == row_pieces
+    assert batch * row_walks * column_words == kernel.threads
+    assert division["walk_pieces"] % kernel.constants["kStages"] == 0
+
+
 GAPS = AbstractArray((8, 4096, 2048), (4096 * 2056, 1, 4096), BFLOAT16)
 
 
 @pytest.mark.parametrize(
     ("x", "more"),
     [
-        (last(1, 4096, 2048), {}),
+        (last(1, 3072, 2048), {}),
         (last(1, 128, 2**19), {}),
         (last(8, 4096, 2044), {}),
         (GAPS, {}),

@@ -20,6 +20,7 @@ _BWD_ROUNDS = "causal_conv1d_bwd-2-256-392-layout_channel_last-processors_1"
 _BWD_ROUNDS_PARTS = (
     "causal_conv1d_bwd-5-64-472-width_2-dtype_float32-weight_dtype_float16-layout_channel_last-processors_1"
 )
+_BWD_COLUMNS = "causal_conv1d_bwd-2-64-256-layout_channel_last-processors_2"
 _BWD_FEW = "causal_conv1d_bwd-1-16-2700-layout_channel_last-processors_1"
 _BWD_FEW_ROWS = "causal_conv1d_bwd-3-32-501-width_3-dtype_float16-layout_last_sliced_seq-processors_1"
 _BWD_VARLEN_ROWS = "causal_conv1d_varlen_bwd-3-513+0+260+1-width_6-dtype_float16-layout_tokens_aligned-pool_columns"
@@ -145,6 +146,48 @@ MUTANTS = (
         "        x_at += params.x_bytes[3];\n",
         "",
         (_BWD_PAIRS_SLICED,),
+    ),
+    Mutant(
+        "Pieces of columns are read before their copies are waited for.",
+        "causal_conv1d/causal_conv1d_channelcolumns_bwd.cu",
+        "wait_for_copy_groups<kStages - 2>();",
+        "wait_for_copy_groups<kStages - 1>();",
+        (_BWD_COLUMNS,),
+    ),
+    Mutant(
+        "What other lanes bring of a piece of columns is read before it is there.",
+        "causal_conv1d/causal_conv1d_channelcolumns_bwd.cu",
+        "            sync_warp();\n",
+        "",
+        (_BWD_COLUMNS,),
+    ),
+    Mutant(
+        "The sums and the first gradients of columns are read before they are there.",
+        "causal_conv1d/causal_conv1d_channelcolumns_bwd.cu",
+        "    __syncthreads();\n",
+        "",
+        (_BWD_COLUMNS,),
+    ),
+    Mutant(
+        "Every walk of columns writes the gradients of the inputs before it.",
+        "causal_conv1d/causal_conv1d_channelcolumns_bwd.cu",
+        "if (stage == 0 && begins) {",
+        "if (stage == 1 && begins) {",
+        (_BWD_COLUMNS,),
+    ),
+    Mutant(
+        "A row of columns goes on with the inputs of the row before.",
+        "causal_conv1d/causal_conv1d_channelcolumns_bwd.cu",
+        "starts_row = row_walk == 0,",
+        "starts_row = walk == 0,",
+        (_BWD_COLUMNS,),
+    ),
+    Mutant(
+        "The gradients behind a row of columns are those of the next row.",
+        "causal_conv1d/causal_conv1d_channelcolumns_bwd.cu",
+        "ends_row = row_walk + 1 == params.row_walks.divisor;",
+        "ends_row = walk + 1 == kThreads / words;",
+        (_BWD_COLUMNS,),
     ),
     Mutant(
         "A round is read before all threads have brought it.",
