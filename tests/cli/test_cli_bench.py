@@ -138,6 +138,15 @@ def test_host_times_alone(machine: FakeMachine, tmp_path: Path, capsys: Capture)
     assert "us until a call returns: cupy 7.0" in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_calls_that_engines_make_have_no_host_times(machine: FakeMachine, tmp_path: Path) -> None:
+    path, shape = tmp_path / "results.jsonl", "sequences=5+7,dim=16,blocks=4"
+    words = ["--op", "causal_conv1d_varlen_fn", "--shape", shape, "--peers", "none", "--output", str(path)]
+    assert main(["bench", *words]) == OK
+    (run,) = results.read(path)
+    (row,) = run.rows
+    assert isinstance(row, results.Kernel) and row.is_right and row.sizes["blocks"] == 4
+
+
 def test_wrong_numbers_are_said_though_host_times_are_wanted(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
