@@ -165,6 +165,31 @@ class CausalConv1dVarlenFwd(PoolKernel):
         }
 
 
+def _units(heads: Sequence[tuple[int, int]], normalized: int, vec: int) -> tuple[int, Division]:
+    """The parts of a token's channels that one warp has, and the fields that describe them, for ranges of (heads,
+    head_dim), of which the first `normalized` are normalised head by head.
+    """
+    units, widths, lanes = [], [], []
+    for number, (count, head_dim) in enumerate(heads):
+        width = head_dim if number < normalized else min(count * head_dim, WARP_SIZE * vec)
+        widths.append(width)
+        lanes.append(min(WARP_SIZE, 1 << (ceil_div(width, vec) - 1).bit_length()))
+        units.append(ceil_div(ceil_div(count * head_dim, width), WARP_SIZE // lanes[-1]))
+    ends = list(accumulate(units))
+    absent = MAX_RANGES - len(units)
+    return ends[-1], {
+        "unit_end": ends + [0] * absent,
+        "unit_width": widths + [0] * absent,
+        "unit_lanes": lanes + [1] * absent,
+        "normalized": normalized,
+    }
+
+
+WALKED = (16, 8)
+"""Tokens per warp of CausalConv1dVarlenL2normShortFwd: where its blocks fill a GPU and where not. On an H200 512 single
+tokens of 48 heads take 22.2 us with 16 and 18.7 with 8, 512 random lengths with a mean of 16 tokens 67.6 and 74.8.
+"""
+
 LONG_TILE, LONG_TILE_ELEMENTS = 14, 2**17
 """Tokens per warp of CausalConv1dVarlenL2normFwd where `has_long_tiles`, and the elements of x per multiprocessor from
 which there are as many: on an H200 8192 tokens of 48 heads took 56.4 us instead of 59.2, but 2048 19.5 instead of 18.4.
@@ -210,26 +235,56 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
         """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head, and
         this many rows of snapshots.
         """
-        units, widths, lanes = [], [], []
-        for number, (count, head_dim) in enumerate(heads):
-            width = head_dim if number < normalized else min(count * head_dim, WARP_SIZE * self.vec)
-            widths.append(width)
-            lanes.append(min(WARP_SIZE, 1 << (ceil_div(width, self.vec) - 1).bit_length()))
-            units.append(ceil_div(ceil_div(count * head_dim, width), WARP_SIZE // lanes[-1]))
-        ends = list(accumulate(units))
+        units, division = _units(heads, normalized, self.vec)
         snapshot_groups = ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
         prefix_groups = (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_groups
         mix = _mix_groups(ceil_div(total, self.tokens * self.warps), prefix_groups)
-        absent = MAX_RANGES - len(units)
-        return self.config(ends[-1] * mix[0]), {
-            "snapshot_groups": snapshot_groups,
-            "units": fast_div(ends[-1]),
-            "mix": mix,
-            "unit_end": ends + [0] * absent,
-            "unit_width": widths + [0] * absent,
-            "unit_lanes": lanes + [1] * absent,
-            "normalized": normalized,
-        }
+        division |= {"snapshot_groups": snapshot_groups, "units": fast_div(units), "mix": mix}
+        return self.config(units * mix[0]), division
+
+
+MEAN_SHORT, MANY_SHORT = 48, 64
+"""The mean tokens per sequence below which, and the prefixes per multiprocessor, counted by warps, from which
+CausalConv1dVarlenL2normShortFwd is faster. On an H200 256 x 32 of 48 heads take 62.0 us so and 63.3 otherwise, 128 of
+random lengths with a mean of 64 tokens 59.1 and 58.0; 256 single tokens, 93 such prefixes, 14.9 and 17.4, but 64 of
+them 12.2 and 8.2.
+"""
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenL2normShortFwd(PoolKernel):
+    """Contiguous channels, heads L2-normalised, short sequences: a warp owns `tokens` consecutive tokens, and the
+    states of the sequences that begin there, in one head or several.
+    """
+
+    tokens: int
+    """Tokens per warp."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenL2normShortFwd]:
+        for axes in _varlen_vector_axes():
+            itemsize, width = axes["input_t"].itemsize, axes["width"]
+            is_full = axes["vec"] * itemsize == channel_vector_bytes(itemsize, width)
+            if itemsize == 2 and width in SHORT_WIDTHS and is_full and not axes.pop("addressed"):
+                yield from (cls(tokens=tokens, **axes) for tokens in WALKED)
+
+    @classmethod
+    def suited(cls, axes: dict[str, Any], dim: int, total: int, processors: int) -> CausalConv1dVarlenL2normShortFwd:
+        """The kernel with these other axes whose tiles fill that many multiprocessors, if one has as many."""
+        most, least = (cls(tokens=tokens, **axes) for tokens in WALKED)
+        warps = ceil_div(dim, WARP_SIZE * most.vec) * ceil_div(total, most.tokens)
+        return most if warps >= processors * most.warps * cls.constants["kMinBlocks"] else least
+
+    def launch_config(
+        self, heads: Sequence[tuple[int, int]], normalized: int, total: int
+    ) -> tuple[LaunchConfig, Division]:
+        """The launch for ranges of (heads, head_dim), of which the first `normalized` are normalised head by head."""
+        units, division = _units(heads, normalized, self.vec)
+        shares = ceil_div(units, self.warps)
+        division |= {"snapshot_groups": 0, "units": units, "shares": fast_div(shares)}
+        return self.config(shares * ceil_div(total, self.tokens)), division
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,19 @@ from cuconv.causal_conv1d.kernels import (
     filter_numbers,
     lane_vecs_for,
     states_are_packed,
+    taps_are_packed,
 )
 from cuconv.causal_conv1d.kernels_varlen import (
     LONG_TILE,
     LONG_TILE_ELEMENTS,
+    MANY_SHORT,
+    MEAN_SHORT,
     SHORT_WIDTHS,
     CausalConv1dVarlenBlocks,
     CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
+    CausalConv1dVarlenL2normShortFwd,
     CausalConv1dVarlenOverFwd,
     CausalConv1dVarlenPrefixes,
     CausalConv1dVarlenRowsFwd,
@@ -254,14 +258,35 @@ def _normalized(o: Operands) -> Launch:
     while not all(ranges.are_packed(o.outs, vec)):
         vec //= 2
     itemsize, width = o.x.itemsize, o.weight.shape[1]
-    heads = ranges.heads(o.outs)
+    heads, (dim, total) = ranges.heads(o.outs), o.x.shape
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])
+    numbers, axes = _numbers(o, vec), _axes(o, vec)
+    if _is_walked(o, vec) and not wide:
+        del axes["addressed"]
+        short = CausalConv1dVarlenL2normShortFwd.suited(axes, dim, total, multiprocessors(o.x.device))
+        config, division = short.launch_config(heads, o.split.normalized, total)
+        return Launch.packed(short, config, **numbers, **division, eps=o.split.eps)
     is_large = o.x.size >= LONG_TILE_ELEMENTS * multiprocessors(o.x.device)
     is_long = is_large and not wide and has_long_tiles(itemsize, width)
     tokens = LONG_TILE if is_long else channel_tile_tokens(itemsize, width, WARP_SIZE)
-    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, payload=o.payload is not None, **_axes(o, vec))
-    config, division = kernel.launch_config(heads, o.split.normalized, o.x.shape[1], o.sequences, o.snapshot_rows)
-    return Launch.packed(kernel, config, **_numbers(o, vec), **division, eps=o.split.eps)
+    kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, payload=o.payload is not None, **axes)
+    config, division = kernel.launch_config(heads, o.split.normalized, total, o.sequences, o.snapshot_rows)
+    return Launch.packed(kernel, config, **numbers, **division, eps=o.split.eps)
+
+
+def _is_walked(o: Operands, vec: int) -> bool:
+    """Whether tiles of normalised heads have prefixes, too: sequences are short, and all there is is aligned."""
+    itemsize, width = o.x.itemsize, o.weight.shape[1]
+    if width not in SHORT_WIDTHS or itemsize != 2 or vec * itemsize != channel_vector_bytes(itemsize, width):
+        return False
+    if o.conv_states is None or o.payload is not None or _axes(o, vec)["addressed"]:
+        return False
+    first_column = o.conv_states.shape[2] - (width - 1)
+    is_packed = taps_are_packed(o.weight, o.bias, vec) and states_are_packed(o.conv_states, first_column, vec)
+    dim, total = o.x.shape
+    prefixes = o.sequences * ceil_div(dim, WARP_SIZE * vec)
+    are_many = prefixes >= MANY_SHORT * multiprocessors(o.x.device)
+    return is_packed and are_many and total < MEAN_SHORT * o.sequences
 
 
 def _rows(o: Operands) -> Launch:

@@ -12,6 +12,7 @@
 // kAddressed  slots may be in columns, states may go to other slots or be only read, there may be snapshots of them,
 //             padding may stay as it is
 // kPayload  raw inputs are copied to a payload
+#include "causal_conv1d/conv_l2norm.cuh"
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenL2normFwdParams {
@@ -41,35 +42,6 @@ struct CausalConv1dVarlenL2normFwdTraits {
     static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
 };
 
-// The channels that a group of lanes has.
-struct LaneGroup {
-    int begin;
-    int width;  // channels; 0 behind the end of the range
-    int lanes;
-    int lane;
-    bool is_normalized;  // the same for the whole warp
-
-    __device__ __forceinline__ LaneGroup(const CausalConv1dVarlenL2normFwdParams& params, int unit) {
-        const CausalConv1dVarlenOperands& p = params.operands;
-        int range = 0;
-        while (range + 1 < p.ranges && unit >= params.unit_end[range]) ++range;
-        lanes = params.unit_lanes[range];
-        lane = lane_id() % lanes;
-        const int first_unit = range == 0 ? 0 : params.unit_end[range - 1];
-        const int first_channel = range == 0 ? 0 : p.range_end[range - 1];
-        const int index = (unit - first_unit) * (kWarpSize / lanes) + lane_id() / lanes;
-        begin = first_channel + index * params.unit_width[range];
-        width = max(0, min(params.unit_width[range], p.range_end[range] - begin));
-        is_normalized = range < params.normalized;
-    }
-
-    // The first channel of the lane, of those that the lanes have at once; any where it has none.
-    template <int kVec>
-    __device__ __forceinline__ index_t channel() const {
-        return lane * kVec < width ? begin + lane * kVec : 0;
-    }
-};
-
 // The results of kVec channels. Inputs has output(), as TileInputs and SequencePrefix have it.
 template <typename weight_t, bool kSilu, int kWidth, int kVec, typename Inputs>
 struct Results {
@@ -93,22 +65,6 @@ struct Results {
         return squares;
     }
 };
-
-// Replaces sums of squares by what the results are multiplied by, 1 / sqrt(sum + eps): kAtOnce sums, each over the same
-// group of `lanes` consecutive lanes. Lanes share them out, so that each adds up and takes the root of only a few.
-template <int kAtOnce>
-__device__ __forceinline__ void sums_to_scales(float (&sums)[kAtOnce], int lanes, float eps) {
-    if (lanes < kAtOnce) {
-        sum_each_over_lanes(sums, lanes);
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) sums[i] = rsqrtf(sums[i] + eps);
-        return;
-    }
-    const float own = sum_over_lanes<kAtOnce>(sum_rows_over_lanes<kAtOnce, kAtOnce>(sums), lanes);
-    const float scale = rsqrtf(own + eps);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) sums[i] = from_group_lane<kAtOnce>(scale, i);
-}
 
 // Convolves up to kTokens tokens from `token` on, normalises them, and stores those with a bit set in stored(), which
 // is called when the first results are there, by all lanes unless kWide. make(channel) gives the inputs of a channel

@@ -4,8 +4,8 @@
 #include "causal_conv1d/conv.cuh"
 
 // The filters of kVec channels in the form that memory has. Converting an element waits for it, and a thread first
-// issues further loads.
-template <int kWidth, typename weight_t, int kVec>
+// issues further loads. kPacked: taps are known to be packed.
+template <int kWidth, typename weight_t, int kVec, bool kPacked = false>
 struct ChannelFilter {
     using Taps = PackedVec<weight_t, kVec * kWidth>;
 
@@ -16,7 +16,7 @@ struct ChannelFilter {
     // Operands: those of any convolution, with weight, bias, their strides, bias_is_float32 and taps_are_packed.
     template <typename Operands>
     __device__ __forceinline__ ChannelFilter(const Operands& p, index_t channel) {
-        if (p.taps_are_packed) {
+        if (kPacked || p.taps_are_packed) {
             raw_taps.template load<Memory::kConstant>(static_cast<const weight_t*>(p.weight) + channel * kWidth);
         } else {
             raw_taps = Taps::zero();
@@ -27,11 +27,12 @@ struct ChannelFilter {
                 for (int k = 0; k < kWidth; ++k) raw_taps.put(c * kWidth + k, weight[k * p.weight_stride[1]]);
             }
         }
-        bias_is_float = sizeof(weight_t) == 4 || p.bias == nullptr || p.bias_is_float32 || !p.taps_are_packed;
+        bias_is_float =
+            sizeof(weight_t) == 4 || p.bias == nullptr || p.bias_is_float32 || !(kPacked || p.taps_are_packed);
         if (p.bias == nullptr) {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) raw_bias[c] = 0;
-        } else if (!p.taps_are_packed) {
+        } else if (!kPacked && !p.taps_are_packed) {
 #pragma unroll
             for (int c = 0; c < kVec; ++c) raw_bias[c] = __float_as_uint(load_bias<weight_t>(p, channel + c));
         } else if (bias_is_float) {

@@ -96,6 +96,18 @@ __device__ __forceinline__ Int uniform(Int number) {
     }
 }
 
+// The bits that are set in any lane.
+template <typename Bits>
+__device__ __forceinline__ Bits any_over_lanes(Bits bits) {
+    if constexpr (kArch >= 80) {
+        return __reduce_or_sync(kAllLanes, bits);
+    } else {
+#pragma unroll
+        for (int distance = 1; distance < kWarpSize; distance *= 2) bits |= __shfl_xor_sync(kAllLanes, bits, distance);
+        return bits;
+    }
+}
+
 // The value of a lane; lane numbers count modulo the warp size.
 __device__ __forceinline__ int from_lane(int value, int lane) {
     return __shfl_sync(kAllLanes, value, lane & (kWarpSize - 1));

@@ -119,6 +119,31 @@ UNIT = (
     # The same in long tiles.
     Case((2, 1, 2, 64, 64, 32), "off5+420+0+3+90", processors=1, **NORM),
     Case((1, 2, 1, 96, 80, 72), "off5+350+0+3+20", 3, "float16", payload=2, moved=True, processors=1, **NORM, **ODD),
+    # Short sequences: tokens of prefixes on both sides of a tile's end, several sequences per tile, padding.
+    Case((2, 1, 2, 64, 64, 32), "off5+9x1+0+2+17+14+0+3+31+40in200+off4", processors=1, **NORM),
+    Case(
+        (1, 1, 1, 128, 128, 16),
+        "40in300+off9",
+        3,
+        "float16",
+        state_dtype="float32",
+        bias=None,
+        index="int64",
+        processors=1,
+        **NORM,
+    ),
+    Case(
+        (2, 1, 1, 96, 96, 64),
+        "off3+60in300+1",
+        2,
+        state_dtype="float16",
+        activation=None,
+        eps=0.5,
+        processors=1,
+        **NORM,
+    ),
+    Case((2, 1, 1, 128, 64, 128), "50x1+0+11x2+15+1+14+2+13+3+9x4", initial="all", processors=1, **ODD, **NORM),
+    Case((2, 1, 1, 128, 128, 64), "off2+40x1+0+3+20x1+2+9", processors=1, **NORM),
     # Slots out of several columns, other slots for final states, states that are only read, kept padding.
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", table="column", moved=True, longer=3, **ODD, **NORM),
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", keep=True, read_only=True, null=True, **ODD, **NORM),

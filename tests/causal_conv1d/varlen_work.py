@@ -12,6 +12,7 @@ from cuconv.causal_conv1d import varlen
 from cuconv.causal_conv1d.kernels_varlen import (
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
+    CausalConv1dVarlenL2normShortFwd,
     CausalConv1dVarlenRowsFwd,
     CausalConv1dVarlenShortrowsFwd,
 )
@@ -166,7 +167,24 @@ def l2norm_writes(p: Problem, launch: Launch) -> Iterator[Write]:
                 yield Write(channels, tokens)
 
 
-def unit_channels(kernel: CausalConv1dVarlenL2normFwd, n: Any, unit: int) -> Iterator[range]:
+def l2norm_short_writes(p: Problem, launch: Launch) -> Iterator[Write]:
+    kernel, n, prefixes = launch.kernel, numbers_of(launch), p.prefixes()
+    assert isinstance(kernel, CausalConv1dVarlenL2normShortFwd)
+    for block, warp in np.ndindex(launch.config.grid[0], kernel.warps):
+        number, share = divmod(block, int(n["shares"][0]))
+        unit, first = share * kernel.warps + warp, number * kernel.tokens
+        if unit >= int(n["units"]):
+            continue
+        for channels in unit_channels(kernel, n, unit):
+            yield Write(channels, tile(p, prefixes, first, kernel.tokens))
+            for sequence, begin in enumerate(p.starts):
+                if begin in range(first, first + kernel.tokens):
+                    yield from write_prefix(p, sequence, channels)
+
+
+def unit_channels(
+    kernel: CausalConv1dVarlenL2normFwd | CausalConv1dVarlenL2normShortFwd, n: Any, unit: int
+) -> Iterator[range]:
     """The vectors of a warp's lanes; lanes that go on to others only where heads are wide."""
     number = int(np.searchsorted(n["unit_end"][: n["ranges"]], unit, side="right"))
     first_unit, first_channel = (int(n[name][number - 1]) if number else 0 for name in ("unit_end", "range_end"))
@@ -177,7 +195,7 @@ def unit_channels(kernel: CausalConv1dVarlenL2normFwd, n: Any, unit: int) -> Ite
         begin = first_channel + ((unit - first_unit) * (WARP_SIZE // lanes) + lane // lanes) * width
         end = min(begin + width, int(n["range_end"][number]))
         turns = range(begin + lane % lanes * kernel.vec, end, lanes * kernel.vec)
-        yield from (range(at, at + kernel.vec) for at in (turns if kernel.wide else turns[:1]))
+        yield from (range(at, at + kernel.vec) for at in (turns if getattr(kernel, "wide", False) else turns[:1]))
 
 
 def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
@@ -215,6 +233,7 @@ def short_rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
 WRITES: dict[type[Kernel], Callable[[Problem, Launch], Iterator[Write]]] = {
     CausalConv1dVarlenFwd: channel_writes,
     CausalConv1dVarlenL2normFwd: l2norm_writes,
+    CausalConv1dVarlenL2normShortFwd: l2norm_short_writes,
     CausalConv1dVarlenRowsFwd: rows_writes,
     CausalConv1dVarlenShortrowsFwd: short_rows_writes,
 }

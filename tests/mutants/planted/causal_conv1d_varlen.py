@@ -122,21 +122,21 @@ MUTANTS = (
     ),
     Mutant(
         "Eps is dropped where a head takes one turn.",
-        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "causal_conv1d/conv_l2norm.cuh",
         "rsqrtf(own + eps)",
         "rsqrtf(own)",
         (_L2NORM_EPS,),
     ),
     Mutant(
         "Eps is dropped where a head has few lanes.",
-        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "causal_conv1d/conv_l2norm.cuh",
         "rsqrtf(sums[i] + eps)",
         "rsqrtf(sums[i])",
         (_L2NORM_SMALL,),
     ),
     Mutant(
         "Tokens of a long tile are divided by the norm of its first one.",
-        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "causal_conv1d/conv_l2norm.cuh",
         "from_group_lane<kAtOnce>(scale, i)",
         "from_group_lane<kAtOnce>(scale, 0)",
         (_L2NORM_LONG,),
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "The range of values is normalised, too.",
-        "causal_conv1d/causal_conv1d_varlen_l2norm_fwd.cu",
+        "causal_conv1d/conv_l2norm.cuh",
         "is_normalized = range < params.normalized;",
         "is_normalized = range <= params.normalized;",
         (_L2NORM,),
