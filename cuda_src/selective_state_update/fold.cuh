@@ -101,7 +101,7 @@ template <typename Operands>
 struct StoreIfEmpty {
     static constexpr bool kInPlace = true;
     // Rows that are advanced while the cursor is on its way. All blocks wait for the same cursors. On an H200, one and
-    // two sequences of bfloat16 take 3.28 and 4.35 us with four rows, 3.30 and 4.36 with two, 3.45 and 4.53 with one,
+    // two sequences of bfloat16 take 3.24 and 4.35 us with four rows, 3.30 and 4.36 with two, 3.45 and 4.53 with one,
     // and 3.37 and 4.36 without rings; of float32, x too, two take 6.07 us with two rows, 6.29 with four and 6.05
     // without rings.
     template <typename Input>
