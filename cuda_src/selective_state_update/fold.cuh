@@ -16,7 +16,7 @@ __device__ constexpr int fold_blocks() {
     // own for live tokens leaves one without them enough registers for 8 blocks with any states. After sm_90 the
     // compiler wants more, and would spill.
     constexpr bool kIsCommon = kToken && !kMasked && kIndex32 && Rows::kRowsOfGroup <= 4 && kDState <= 128;
-    constexpr bool kIsSingle = kIsSame<typename Rows::Operands, SelectiveStateUpdateSingleOperands>;
+    constexpr bool kIsSingle = kIsSame<typename Rows::Operands, FoldSingleOperands>;
     // 5 sequences of int8 take 6.5 us so, and 7.7 with 4 blocks; 6 with 8 rows 7.3, and 9.1 with 2. Without
     // instructions for 8-bit floats the compiler does many rows at once unless registers are few.
     constexpr bool kIsCodes = Rows::kIsQuantised && !kIsWide && kToken && !kMasked && kIndex32 && kDState <= 128 &&
@@ -100,10 +100,12 @@ __device__ __forceinline__ void opaque_words(StateVec (&row)[kChunks]) {
 template <typename Operands>
 struct StoreIfEmpty {
     static constexpr bool kInPlace = true;
-    // Rows that are advanced while the cursor is on its way. On an H200, one and two sequences of bfloat16 take 3.43
-    // and 4.58 us with one row, 3.3 and 4.3 with two or three, and without rings; all blocks wait for the same cursors,
-    // and 3.4 and 4.5 where they do so before the first row.
-    static constexpr int kEarlyRows = 2;
+    // Rows that are advanced while the cursor is on its way. All blocks wait for the same cursors. On an H200, one and
+    // two sequences of bfloat16 take 3.24 and 4.35 us with four rows, 3.30 and 4.36 with two, 3.45 and 4.53 with one,
+    // and 3.37 and 4.36 without rings; of float32, x too, two take 6.07 us with two rows, 6.29 with four and 6.05
+    // without rings.
+    template <typename Input>
+    static constexpr int kEarlyRows = sizeof(Input) > 2 ? 2 : 4;
 
     const Operands& p;
     int word = 0;  // of the cursor
@@ -123,7 +125,8 @@ struct StoreIfEmpty {
                                           const TokenMatrices<Rows>& maps, bool) const {
         const TokenStep<Rows> pace(s, parameters, inputs, 1.0f);
         const float input = pace.step * inputs.x.to_float(0);
-        constexpr int kEarly = kEarlyRows < Rows::kRowsOfGroup ? kEarlyRows : Rows::kRowsOfGroup;
+        constexpr int kMost = kEarlyRows<typename Rows::Input>;
+        constexpr int kEarly = kMost < Rows::kRowsOfGroup ? kMost : Rows::kRowsOfGroup;
         float state[Rows::kRowsOfGroup][Rows::kElements], sums[Rows::kRowsOfGroup];
         const auto advance = [&](int r) {
             to_floats<Rows>(raw[r], state[r]);
@@ -131,9 +134,9 @@ struct StoreIfEmpty {
         };
 #pragma unroll
         for (int r = 0; r < kEarly; ++r) advance(r);
-        // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. Such a
-        // step is never read-only, so that they make no difference.
-        const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & s.is_read_only;
+        // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. As
+        // dt_softplus is 0 or 1, they make no difference.
+        const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & s.dt_softplus & 2;
         // Where an empty ring begins makes no difference.
         if (lanes_where(lane_id() % 4 != 0 && (word | none) != 0) != 0) return false;
 #pragma unroll

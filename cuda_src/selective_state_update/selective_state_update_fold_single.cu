@@ -11,7 +11,7 @@
 #include "selective_state_update/fold.cuh"
 
 struct SelectiveStateUpdateFoldSingleParams {
-    ReplayFewOperands operands;
+    FoldSingleOperands operands;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
@@ -19,7 +19,7 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
 struct SelectiveStateUpdateFoldSingleTraits {
     static constexpr int kThreads = 128;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false, true, false,
-                           true, kWarpSize, SelectiveStateUpdateSingleOperands>;
+                           true, kWarpSize, FoldSingleOperands>;
     static constexpr int kMinBlocks = fold_blocks<Rows, true, kMasked, true>();
 };
 
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_fold_single_kernel(const SelectiveStateUpdateFoldSingleParams params) {
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
     using Rows = typename Traits::Rows;
-    if (!update<Rows>(params.operands, number, StoreIfEmpty(params.operands))) {
+    if (!update<Rows>(params, number, StoreIfEmpty(params.operands))) {
         // From the beginning once more: of nothing that this takes the step above is to have registers.
-        fold_states<Rows, true, true>(params.operands, opaque(static_cast<int>(number)));
+        fold_states<Rows, true, true>(FoldSingle{params.operands}, opaque(static_cast<int>(number)));
     }
 }

@@ -188,13 +188,16 @@ __device__ __forceinline__ bool update_single(const Params& params, const WarpRo
     bool goes_on = slot >= 0;
     if constexpr (Traits::kIsChosen) goes_on = goes_on && has_past(p, warp.batch);
     float scale = 1.0f;
+    // What the end depends on is loaded in front of the inputs, or behind them where a group has few rows: one sequence
+    // of float32 states, x too, takes 4.10 us so, 4.21 otherwise; with four rows, and x of bfloat16, 4.47 and 4.27.
+    constexpr bool kLoadsEndLast = Traits::kRowsOfGroup < 4;
     const auto load_states = [&] {
 #pragma unroll
         for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
         if constexpr (Traits::kIsQuantised) {
             if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
         }
-        if (!kReadsFirst) end.load(slot);
+        if (!kReadsFirst && !kLoadsEndLast) end.load(slot);
     };
     if constexpr (Traits::kReadsStatesFirst) {
         load_states();
@@ -217,8 +220,11 @@ __device__ __forceinline__ bool update_single(const Params& params, const WarpRo
         return true;
     }
     const auto find_target = [&] {
-        if constexpr (End::kInPlace) return of_warp<Traits>(slot);
-        return of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
+        if constexpr (End::kInPlace) {
+            return slot;
+        } else {
+            return of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
+        }
     };
     int to = -1;
     if constexpr (!Traits::kReadsStatesFirst) {
@@ -231,9 +237,13 @@ __device__ __forceinline__ bool update_single(const Params& params, const WarpRo
             end.load(slot);
         }
         load_inputs();
+        if (!kReadsFirst && kLoadsEndLast) {
+            if (End::kInPlace) sync_warp();
+            end.load(slot);
+        }
     }
     if constexpr (Traits::kReadsStatesFirst) to = find_target();
-    const StateRows<Traits> to_rows = rows + max(to, 0) * slot_stride;
+    const StateRows<Traits> to_rows = End::kInPlace ? from_rows : rows + max(to, 0) * slot_stride;
     if constexpr (Traits::kIsQuantised) {
         // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();

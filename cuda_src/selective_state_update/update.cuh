@@ -187,7 +187,8 @@ __device__ __forceinline__ bool has_past(const SelectiveStateUpdateOperands& p, 
 }
 
 // Few arguments have none that says so.
-__device__ __forceinline__ bool has_past(const SelectiveStateUpdateSingleOperands&, int) {
+template <typename Operands>
+__device__ __forceinline__ bool has_past(const Operands&, int) {
     return true;
 }
 
