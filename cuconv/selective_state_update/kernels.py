@@ -157,6 +157,59 @@ class SelectiveStateUpdateSingle(_Rows):
                 yield cls(**division, stream=stream)
 
 
+DECAYS_D_STATE = 16
+"""The d_state of SelectiveStateUpdateDecays: that of Mamba."""
+
+DECAYS_SEQUENCES = (1, 2)
+"""Sequences per thread of SelectiveStateUpdateDecays; of float32 only one, for two take longer: 10.0 us instead of 9.2
+for 128 x 1536 on an H200.
+"""
+
+
+DECAYS_GRID = 65535
+"""Most blocks along the second grid axis (CUDA programming guide, technical specifications)."""
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateDecays(Kernel):
+    """One token of Mamba, with states of floats and a decay of its own for every row and element, and little else.
+
+    A group of lanes owns a row in one sequence or two.
+    """
+
+    EARLY = ("state", "A", "D", "dt_bias", "state_batch_indices")
+
+    d_state: int
+    input_t: DType
+    state_t: DType
+    a_t: DType
+    b_t: DType
+    vec: int
+    sequences: int
+    """Sequences per thread."""
+    indexed: bool
+    """Whether state_batch_indices has slots, or each sequence that of its number."""
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateDecays]:
+        for input_t, state_t, sequences, indexed in product(FLOATS, FLOATS, DECAYS_SEQUENCES, (False, True)):
+            if sequences > 1 and state_t is FLOAT32:
+                continue
+            # B and C have more bits than x only where A has them, too.
+            for a_t, b_t in dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t))):
+                vec = MAX_VECTOR_BYTES // state_t.itemsize
+                yield cls(DECAYS_D_STATE, input_t, state_t, a_t, b_t, vec, sequences, indexed)
+
+    @property
+    def tile(self) -> int:
+        """Rows per block."""
+        return self.threads * self.vec // self.d_state
+
+    def launch_config(self, batch: int, headdim: int) -> LaunchConfig:
+        """The launch for this many sequences, which lie along the second axis of the grid."""
+        return LaunchConfig((ceil_div(headdim, self.tile), ceil_div(batch, self.sequences), 1), (self.threads, 1, 1))
+
+
 @dataclass(frozen=True)
 class _Steps(_Rows):
     """A kernel for all that a call can ask for."""

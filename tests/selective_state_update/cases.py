@@ -302,7 +302,8 @@ class Case(cases.Case):
         if not self.force:
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
-        changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
+        counts = ("rows", "sequences")
+        changes: Any = {name: int(value) if name in counts else bool(int(value)) for name, _, value in words}
         index32, choose, fits = changes.pop("index32", True), planner.choose, planner._fits_index32
         walked = 0 if changes.pop("heads", False) else planner.WALKED
 
@@ -338,6 +339,12 @@ UNIT = (
     Case(7, 0, 20, 16, state_dtype="float32", lies="fused", **SERVED),
     Case(2, 0, 6, 4, dtype="float16", A_dtype="", without="D", pool="slots_innermost", loud=30),
     Case(2, 0, 6, 8, lies="transposed", without="dt_bias", pool="transposed"),
+    Case(3, 0, 40, 8, dtype="float32"),
+    Case(5, 0, 70, 16, dtype="float16", slots=None, force="sequences=2"),
+    Case(5, 0, 70, 16, lies="fused", force="sequences=2", **SERVED),
+    Case(7, 0, 40, 16, state_dtype="float32", dtypes="z B C dt", null_slot=0, keep=True, **SERVED),
+    Case(3, 0, 40, 16, dtype="float16", A_dtype=""),
+    Case(3, 0, 40, 16, A_dtype=""),
     # With heads and one decay per head, as in Mamba-2.
     Case(3, 4, 8, 128, 2, without="z", **PER_HEAD),
     Case(7, 2, 20, 128, dtypes="float32", pool="slot_strided", **PER_HEAD, **SERVED),

@@ -16,6 +16,7 @@ from cuconv.selective_state_update.kernels import (
     BYTES,
     CAPACITIES,
     SelectiveStateUpdate,
+    SelectiveStateUpdateDecays,
     SelectiveStateUpdateQuantised,
     SelectiveStateUpdateQuantisedHeads,
     SelectiveStateUpdateSingle,
@@ -49,6 +50,9 @@ def test_every_row_and_element_is_one_lanes(call: UpdateCall) -> None:
         return
     (launch,) = launches
     assert_launchable(launch)
+    if isinstance(launch.kernel, SelectiveStateUpdateDecays):
+        assert_decays(o, launch)
+        return
     assert_aligned(o, launch)
     assert_covered(o, launch)
     assert_numbers(o, launch)
@@ -120,6 +124,66 @@ def assert_numbers(o: Operands, launch: Launch) -> None:
         not layout.active(*axes) or not any(layout.active(*axes)) for layout, axes in by_row if layout
     )
     assert kernel.shared_decay == has_shared_decay
+
+
+def assert_decays(o: Operands, launch: Launch) -> None:
+    """Every row of every sequence is a group's, and the kernel finds everything where the layouts say it is."""
+    kernel, n = launch.kernel, numbers_of(launch)
+    assert isinstance(kernel, SelectiveStateUpdateDecays) and kernel in set(kernel.variants())
+    _, nheads, headdim, d_state = o.state.shape
+    assert nheads == 1 and d_state == kernel.d_state and kernel.tile * (d_state // kernel.vec) == kernel.threads
+    blocks, groups, _ = launch.config.grid
+    assert (groups - 1) * kernel.sequences < o.sequences <= groups * kernel.sequences
+    assert (blocks - 1) * kernel.tile < headdim <= blocks * kernel.tile
+    assert (n["batch"], n["headdim"], n["slots"]) == (o.sequences, headdim, o.state.shape[0])
+    for layout in (o.state, o.A, o.B, o.C):
+        assert_vectors(layout, min(kernel.vec, 16 // layout.itemsize), -1)
+    for name in ("state", "x", "dt", "B", "C", "z", "out"):
+        assert n[f"{name}_stride"] == getattr(o, name).strides[0]
+    if headdim > 1:
+        assert o.state.strides[2] == o.A.strides[1] == d_state
+        by_row = ((o.x, 3), (o.dt, 3), (o.z, 3), (o.out, 3), (o.D, 1), (o.dt_bias, 1))
+        assert all(layout is not None and layout.strides[axis] == 1 for layout, axis in by_row)
+
+
+def mamba(dtype: DType, batch: int, headdim: int, d_state: int = 16) -> dict[str, Placement]:
+    """The arrays of a call as Mamba has it."""
+    rows = (batch, headdim)
+    shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys(("x", "dt", "z", "out"), rows)}
+    shapes |= dict.fromkeys("BC", (batch, d_state)) | dict.fromkeys(("D", "dt_bias"), (headdim,))
+    shapes |= {"state": (batch, headdim, d_state), "A": (headdim, d_state)}
+    return {name: place(FLOAT32 if name == "A" else dtype, shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("batch", "headdim"), [(1, 1536), (3, 1), (16, 8192), (64, 8192), (65, 8200)])
+def test_rows_with_decays_of_their_own_have_a_kernel(dtype: DType, batch: int, headdim: int) -> None:
+    o, (launch,) = planned(mamba(dtype, batch, headdim))
+    assert_launchable(launch)
+    assert_decays(o, launch)
+
+
+def test_what_that_kernel_does_not_do_others_do() -> None:
+    given = mamba(BFLOAT16, 2, 100)
+    others: dict[str, tuple[dict[str, Any], Case]] = {
+        name: ({key: each for key, each in given.items() if key != name}, Case(1, 1, 1, 1))
+        for name in ("D", "z", "dt_bias")
+    }
+    changes = {
+        "state": place(BFLOAT16, (2, 100, 16), pad=(0, 0, 8)),
+        "A": place(FLOAT32, (100, 16), pad=(0, 16)),
+        "x": place(BFLOAT16, (2, 100), spacing=2),
+        "B": place(BFLOAT16, (2, 16), shift=1),
+    }
+    others |= {f"{name} apart": ({**given, name: each}, Case(1, 1, 1, 1)) for name, each in changes.items()}
+    others["sequences"] = mamba(BFLOAT16, 2**17, 2), Case(1, 1, 1, 1)
+    others["states"] = mamba(BFLOAT16, 2, 100, 8), Case(1, 1, 1, 1)
+    others["bytes"] = mamba(BFLOAT16, 2**10, 8192), Case(1, 1, 1, 1)
+    others["softplus"] = given, Case(1, 1, 1, 1, softplus=False)
+    others["read only"] = given, Case(1, 1, 1, 1, frozen=True)
+    for what, (placements, case) in others.items():
+        _, (launch,) = planned(placements, case)
+        assert isinstance(launch.kernel, SelectiveStateUpdateSingle), what
 
 
 def large(

@@ -26,6 +26,9 @@ _STATE_INT8_MANY = (
 )
 _QUANTISED = "selective_state_update/test_quantised.py::test_"
 _HEADS = "selective_state_update/quantised_heads.cuh"
+_DECAYS = "selective_state_update/selective_state_update_decays.cu"
+_STATE_DECAYS = "selective_state_update-3-0-40-16-dtype_float32"
+_STATE_DECAYS_PAIRS = "selective_state_update-5-0-70-16-lies_fused-odd-index_int64-force_sequences=2"
 _UNITS_INT8 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int8]"
 _UNITS_FAR = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-100-int8]"
 _UNITS_INT16 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int16]"
@@ -45,6 +48,48 @@ MUTANTS = (
         "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
         "threadIdx.x",
         (STATE,),
+    ),
+    Mutant(
+        "Threads beyond the last row with decays of its own load what is behind it.",
+        _DECAYS,
+        "min(thread_row, p.headdim - 1)",
+        "thread_row",
+        (_STATE_DECAYS,),
+    ),
+    Mutant(
+        "A row with decays of its own has the lane's first one for all elements.",
+        _DECAYS,
+        "own_rate * A.to_float(i)",
+        "own_rate * A.to_float(0)",
+        (_STATE_DECAYS,),
+    ),
+    Mutant(
+        "A result of rows with decays of their own is not gated.",
+        _DECAYS,
+        "    y *= silu<float>(z.to_float(p.z_is_float32));\n",
+        "",
+        (_STATE_DECAYS,),
+    ),
+    Mutant(
+        "All sequences of a lane decay as the first one.",
+        _DECAYS,
+        "from_group_lane<kLanes>(rate, s)",
+        "from_group_lane<kLanes>(rate, 0)",
+        (_STATE_DECAYS_PAIRS,),
+    ),
+    Mutant(
+        "A lane stands for the first of its sequences only.",
+        _DECAYS,
+        "sequence(lane % kSequences)",
+        "sequence(0)",
+        (_STATE_DECAYS_PAIRS,),
+    ),
+    Mutant(
+        "Sequences without a slot have the results of rows with decays of their own.",
+        _DECAYS,
+        "is_own ? y : 0.0f",
+        "y",
+        (_STATE_DECAYS_PAIRS,),
     ),
     Mutant(
         "All blocks take the first block's rows of codes.",

@@ -33,6 +33,13 @@ MUTANTS = (
         (STATE,),
     ),
     Mutant(
+        "A state update of rows with decays of their own reads its inputs before it waits.",
+        "selective_state_update/selective_state_update_decays.cu",
+        "        wait_for_preceding();\n        load_inputs();",
+        "        load_inputs();\n        wait_for_preceding();",
+        ("selective_state_update-3-0-40-16-dtype_float32",),
+    ),
+    Mutant(
         "Sequences that are padding do not wait.",
         "selective_state_update/steps.cuh",
         "    if (slot < 0) {\n        if (kReadsFirst) wait_for_preceding();\n",
