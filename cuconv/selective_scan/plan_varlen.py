@@ -202,10 +202,11 @@ def _plan(o: Operands) -> Plan:
     kernel: Kernel
     axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
     if axis is not None:
-        states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         is_mixed = o.total < LONG * o.sequences and not o.is_batch
         shape = _tile_shape(o, is_mixed, axis == CHANNELS)
         by_channel, keeps = axis == CHANNELS, o.snapshots is not None
+        is_narrow = state_t.itemsize < FLOAT32.itemsize and not by_channel and not keeps
+        states = SelectiveScanVarlenTilesFwd.constants["kNarrowStates" if is_narrow else "kFewStates"]
         kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, by_channel, is_mixed, keeps)
         runs = (RUN_TOKENS, False) if by_channel else (WINDOW_RUN_TOKENS, o.total >= RUN_BY_RUN * o.sequences)
         division = Division(_short_tokens(o) if is_mixed else 0, shape.channels, is_mixed, *runs)

@@ -43,7 +43,8 @@ struct WindowScan : FewStates<Shape_> {
     using Shared = WindowShared<Shape>;
     using Base::kLanes, Base::kStates, Base::kRows, Base::kGroups;
     using Base::p, Base::n, Base::rate, Base::D, Base::bias;
-    static_assert(kLanes == 4 && kStates == 4, "pairs of lanes leave two sums of a channel");
+    static constexpr int kSums = kLanes / 2;  // that lanes leave of a channel, for neighbours add up theirs
+    static_assert(kSums == 1 || kSums == 2, "a step has room for two sums");
     static constexpr int kVec = Shape::kVec;
     static constexpr int kChunks = Shared::kChunks;
     static constexpr int kBatch = kVec;
@@ -75,8 +76,8 @@ struct WindowScan : FewStates<Shape_> {
           shared(shared_),
           own_matrices(opaque_shared(shared_.matrices[0] + n)),
           own_steps(opaque_shared(&shared_.steps[0][lane_id() / kLanes].dt)),
-          own_sums(
-              opaque_shared(&shared_.steps[0][lane_id() / kLanes + lane_id() % 2 * kGroups].dt + lane_id() / 2 % 2)) {
+          own_sums(opaque_shared(&shared_.steps[0][lane_id() / kLanes + lane_id() % 2 * kGroups].dt +
+                                 lane_id() / 2 % kSums)) {
         const int row = lane_id() / kChunks, chunk = lane_id() % kChunks * kVec;
         const int channel = min(first_channel + row, p.dim - 1);
         rows_apart = min(first_channel + row + kApart, p.dim - 1) - channel;
@@ -103,7 +104,11 @@ struct WindowScan : FewStates<Shape_> {
             Base::each_row(pool.stride + 1, [&](int r, index_t at, bool exists) {
                 auto& to = shared.states[r][lane_id()];
                 if (exists) {
-                    copy_vector_async(&to.parts[0], first + at);
+                    constexpr int kWidth = Base::StateVec::kVec;
+#pragma unroll
+                    for (int k = 0; k < kStates / kWidth; ++k) {
+                        copy_vector_async(&to.parts[k], first + at + k * kWidth);
+                    }
                 } else {
                     to = Base::StateVec::zero();
                 }
@@ -168,7 +173,7 @@ struct WindowScan : FewStates<Shape_> {
     // Advances all rows by kCount tokens of the batch, from token `first` on.
     template <int kCount>
     __device__ __forceinline__ void advance(int first, float (&h)[kRows][kStates]) const {
-        Vec<float, kStates> b[kCount], c[kCount];
+        PackedVec<float, kStates> b[kCount], c[kCount];
         Vec<float, 2> steps[kCount][kRows];
         const float* const matrices = own_matrices + first * (2 * Shape::kHalf);
         const float* const from = own_steps + first * (2 * kWarpSize);
@@ -178,8 +183,8 @@ struct WindowScan : FewStates<Shape_> {
             for (int r = 0; r < kRows; ++r) {
                 steps[i][r] = ::load<2, Memory::kMutable>(from + (i * kWarpSize + r * kGroups) * 2);
             }
-            b[i] = ::load<kStates, Memory::kMutable>(matrices + 2 * i * Shape::kHalf);
-            c[i] = ::load<kStates, Memory::kMutable>(matrices + (2 * i + 1) * Shape::kHalf);
+            b[i].template load<Memory::kMutable>(matrices + 2 * i * Shape::kHalf);
+            c[i].template load<Memory::kMutable>(matrices + (2 * i + 1) * Shape::kHalf);
         }
         // All lanes have read the steps in whose place sums are left. The exchange of sums waits for them, too, but
         // shuffles promise no order of memory.
@@ -200,7 +205,7 @@ struct WindowScan : FewStates<Shape_> {
             }
             halve_rows(sums);
 #pragma unroll
-            for (int r = 0; r < 2; ++r) to[(i * kWarpSize + r * (kRows / 2) * kGroups) * 2] = sums[r];
+            for (int r = 0; r < kRows / 2; ++r) to[(i * kWarpSize + 2 * r * kGroups) * 2] = sums[r];
         }
     }
 
@@ -298,7 +303,7 @@ struct WindowScan : FewStates<Shape_> {
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
             const auto sums = ::load<2, Memory::kMutable>(&shared.steps[i][lane_id()].dt);
-            results[i] = sums.to_float(0) + sums.to_float(1);
+            results[i] = kSums == 2 ? sums.to_float(0) + sums.to_float(1) : sums.to_float(0);
         }
         sync_warp();
         if (p.D != nullptr) {

@@ -273,8 +273,8 @@ MUTANTS = (
     Mutant(
         "The state of a short sequence, brought in vectors, is that of the sequence before.",
         "selective_scan/scan_few_windows.cuh",
-        "copy_vector_async(&to.parts[0], first + at);",
-        "if (i == 0) copy_vector_async(&to.parts[0], first + at);",
+        "copy_vector_async(&to.parts[k], first + at + k * kWidth);",
+        "if (i == 0) copy_vector_async(&to.parts[k], first + at + k * kWidth);",
         (_RUNS,),
     ),
     Mutant(
