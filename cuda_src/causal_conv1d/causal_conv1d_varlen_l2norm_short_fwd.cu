@@ -93,7 +93,8 @@ struct TileSequences {
             ends = own_ends;
             results = own_results;
             padding = own_padding;
-            end = static_cast<int>(own_end);
+            // Of starts out of order, several sequences might seem to go on.
+            end = min(static_cast<int>(own_end), p.total);
         }
     }
 

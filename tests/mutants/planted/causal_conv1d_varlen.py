@@ -19,6 +19,7 @@ _L2NORM_SMALL = (
     "-eps_0.25"
 )
 _L2NORM_LONG = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+420+0+3+90-l2norm-processors_1"
+_L2NORM_WALKED = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+9x1+0+2+17+14+0+3+31+40in200+off4-l2norm-processors_1"
 _L2NORM_EPS = "causal_conv1d_qkv_split-2,2,1,5,5,3-12+3-slots_odd-l2norm-eps_0.01"
 _STATES = "causal_conv1d_varlen_states-136-9x1+7-3-out_channels-index_int64"
 _STATES_EVERY = "causal_conv1d_varlen_states-6-2+30-16-dtype_float32-layout_sliced_by_2-out_channels-spacing_3"
@@ -159,6 +160,34 @@ MUTANTS = (
         "is_normalized = range < params.normalized;",
         "is_normalized = range <= params.normalized;",
         (_L2NORM,),
+    ),
+    Mutant(
+        "A warp leaves the rest of a prefix to the next tile.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_short_fwd.cu",
+        "min(behind, max(kTokens, first + kHalo))",
+        "min(behind, kTokens)",
+        (_L2NORM_WALKED,),
+    ),
+    Mutant(
+        "A tile has the tokens of a prefix that begins before it.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_short_fwd.cu",
+        "own_results |= bits(first + kHalo, min(behind, kTokens));",
+        "own_results |= bits(first, min(behind, kTokens));",
+        (_L2NORM_WALKED,),
+    ),
+    Mutant(
+        "A sequence of a tile goes on from the state of the first one.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_short_fwd.cu",
+        "current = first + i;",
+        "current = lowest(sequences.begins);",
+        (_L2NORM_WALKED,),
+    ),
+    Mutant(
+        "The last sequence of a tile keeps its state where it goes on behind the tile.",
+        "causal_conv1d/causal_conv1d_varlen_l2norm_short_fwd.cu",
+        "if (end != 0) {\n        wait_for_copies();",
+        "if (false) {\n        wait_for_copies();",
+        (_L2NORM_WALKED,),
     ),
     Mutant(
         "A warp takes the first single token that its lanes have looked up for all of them.",
