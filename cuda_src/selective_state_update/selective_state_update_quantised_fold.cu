@@ -11,26 +11,16 @@
 
 struct SelectiveStateUpdateQuantisedFoldParams {
     void* state_scale;
-    void* cursors;
-    void* x_ring;
-    void* B_ring;
-    void* dt_ring;
-    SelectiveStateUpdateSingleOperands operands;
+    FoldSingleOperands operands;
     int heads;                  // per warp, at most 32
     int state_scale_stride[3];  // slot, head, row
-    int cursors_stride;
-    int ring_rows;
-    int window;  // live tokens at most
-    int x_ring_stride;
-    int B_ring_stride;
-    int dt_ring_stride;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t>
 struct SelectiveStateUpdateQuantisedFoldTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 4;
-    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t>;
+    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t, FoldSingleOperands>;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t,

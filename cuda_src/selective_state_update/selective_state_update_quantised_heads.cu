@@ -26,7 +26,7 @@ struct SelectiveStateUpdateQuantisedHeadsTraits {
     // takes the longer, the more there are; with 5 blocks, for which registers are too few, 44.2. C * codes by tensor
     // cores, as in replay, saved a tenth of the instructions, and no time: 41.7.
     static constexpr int kMinBlocks = 4;
-    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t>;
+    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t, SelectiveStateUpdateSingleOperands>;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t,

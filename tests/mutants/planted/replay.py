@@ -314,8 +314,8 @@ MUTANTS = (
     Mutant(
         "What a step without live tokens has put in states is not said where warps walk over heads.",
         _WALKED,
-        "lane_id() / 2 == 1) RingCursor::place_of(params, slot)[lane_id()] = 0;",
-        "lane_id() / 2 == 2) RingCursor::place_of(params, slot)[lane_id()] = 0;",
+        "lane_id() / 2 == 1) {",
+        "lane_id() / 2 == 2) {",
         (_FOLD_HEADS_EMPTY,),
     ),
     Mutant(
