@@ -173,6 +173,7 @@ UNIT = (
     Case(1, 64, 1024, 3, "float16", "float32", layout="channel_last", bias="float32", float32=True, processors=2),
     Case(4, 32, 128, 2, "float32", layout="channel_last", activation=None, others="offset_weight", processors=2),
     Case(1, 64, 512, 1, layout="channel_last", bias=None, processors=2),
+    Case(1, 64, 512, 2, "bfloat16", "float16", layout="channel_last", processors=2),
     # Few channels, many tokens: tiles of one row, of several rows, and rows with a gap between them.
     Case(1, 16, 2700, layout="channel_last", processors=1),
     Case(3, 32, 501, 3, "float16", layout="last_sliced_seq", processors=1),

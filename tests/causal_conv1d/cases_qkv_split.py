@@ -144,6 +144,7 @@ UNIT = (
     ),
     Case((2, 1, 1, 128, 64, 128), "50x1+0+11x2+15+1+14+2+13+3+9x4", initial="all", processors=1, **ODD, **NORM),
     Case((2, 1, 1, 128, 128, 64), "off2+40x1+0+3+20x1+2+9", processors=1, **NORM),
+    Case((1, 1, 1, 128, 128, 16), "40in300+off9", 3, weight_dtype="float32", processors=1, **NORM),
     # Slots out of several columns, other slots for final states, states that are only read, kept padding.
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", table="column", moved=True, longer=3, **ODD, **NORM),
     Case((2, 1, 2, 64, 64, 32), "off5+20+0+3+2+9", keep=True, read_only=True, null=True, **ODD, **NORM),

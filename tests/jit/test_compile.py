@@ -116,6 +116,7 @@ SPILLS = {
     "CausalConv1dOddchannelsFwd": 64,
     "CausalConv1dVarlenFwd": 64,
     "CausalConv1dVarlenL2normFwd": 64,
+    "CausalConv1dVarlenL2normShortFwd": 64,
     "CausalConv1dVarlenShortrowsFwd": 8,
     "CausalConv1dVarlenRowstripsFwd": 24,
     "CausalConv1dVarlenPrefixes": 256,
@@ -138,7 +139,7 @@ What is in front of results over x has six blocks on a multiprocessor, and keeps
 Unaligned channels with states, or sequence numbers, keep up to six words there for a sixth block on a multiprocessor:
 86 us instead of 96 for 8 x 4097 x 2048 with states.
 Packed sequences that a warp walks as a whole keep up to ten words there, so that a multiprocessor has eight blocks of
-them: 96 us instead of 99 for 2048 sequences of two tokens.
+them: 96 us instead of 99 for 2048 sequences of two tokens. With normalised heads it is up to four words, for seven.
 Gradients of rows by short blocks keep a word there in a few variants, so that a multiprocessor has eight blocks: 28.2
 us instead of 30.0 with seven or six for 16 channels of 2**20 tokens.
 Short rows with snapshots and results over x keep up to six words in a few variants, even with 80 registers.

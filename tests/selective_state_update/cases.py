@@ -345,6 +345,7 @@ UNIT = (
     Case(7, 0, 40, 16, state_dtype="float32", dtypes="z B C dt", null_slot=0, keep=True, **SERVED),
     Case(3, 0, 40, 16, dtype="float16", A_dtype=""),
     Case(3, 0, 40, 16, A_dtype=""),
+    Case(2, 0, 600, 16, A_dtype=""),
     # With heads and one decay per head, as in Mamba-2.
     Case(3, 4, 8, 128, 2, without="z", **PER_HEAD),
     Case(7, 2, 20, 128, dtypes="float32", pool="slot_strided", **PER_HEAD, **SERVED),
