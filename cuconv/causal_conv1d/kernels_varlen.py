@@ -11,7 +11,6 @@ from cuconv.causal_conv1d.kernels import (
     MAX_LANE_VECS,
     WIDTHS,
     Division,
-    FilterKernel,
     PoolKernel,
     channel_tile_tokens,
     channel_vector_bytes,
@@ -51,7 +50,7 @@ def _varlen_axes() -> Iterator[dict[str, Any]]:
                 yield {"width": width, **types, "vec": vec, "silu": silu, "addressed": addressed}
 
 
-def _varlen_vector_axes() -> Iterator[dict[str, Any]]:
+def varlen_vector_axes() -> Iterator[dict[str, Any]]:
     """The same of kernels with vectors along channels."""
     for axes in _varlen_axes():
         itemsize = axes["input_t"].itemsize
@@ -59,9 +58,9 @@ def _varlen_vector_axes() -> Iterator[dict[str, Any]]:
             yield axes
 
 
-def _varlen_channel_axes() -> Iterator[dict[str, Any]]:
+def varlen_channel_axes() -> Iterator[dict[str, Any]]:
     """The same of kernels with tiles of tokens in every thread, too."""
-    for axes in _varlen_vector_axes():
+    for axes in varlen_vector_axes():
         for dim_vecs in (8, 2, 1):
             yield {**axes, "tokens": channel_tile_tokens(axes["input_t"].itemsize, axes["width"], dim_vecs)}
 
@@ -111,7 +110,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
-        for axes in _varlen_channel_axes():
+        for axes in varlen_channel_axes():
             for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
                 yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
             yield from (cls(routed=False, whole=whole, **axes) for whole in cls(routed=False, **axes).wholes())
@@ -221,7 +220,7 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
-        for axes in _varlen_vector_axes():
+        for axes in varlen_vector_axes():
             tokens = channel_tile_tokens(axes["input_t"].itemsize, axes["width"], WARP_SIZE)
             for payload in (False, True):
                 for wide in (False, True):
@@ -264,7 +263,7 @@ class CausalConv1dVarlenL2normShortFwd(PoolKernel):
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normShortFwd]:
-        for axes in _varlen_vector_axes():
+        for axes in varlen_vector_axes():
             itemsize, width = axes["input_t"].itemsize, axes["width"]
             is_full = axes["vec"] * itemsize == channel_vector_bytes(itemsize, width)
             if itemsize == 2 and width in SHORT_WIDTHS and is_full and not axes.pop("addressed"):
@@ -347,133 +346,6 @@ class CausalConv1dVarlenWalkFwd(PoolKernel):
         dim_blocks = ceil_div(dim, self.warps)
         division = {"dim_blocks": fast_div(dim_blocks), "is_dense": is_dense, "snapshot_groups": 0}
         return self.config(dim_blocks * (sequences if is_dense else sequences + 2)), division
-
-
-@dataclass(frozen=True)
-class CausalConv1dVarlenBorders(Kernel):
-    """Before results go over x, contiguous tokens: a warp keeps 32 channels at a border of strips, or stores rows of
-    snapshots.
-    """
-
-    width: int
-    """Taps of the filter."""
-    input_t: DType
-    """The dtype of x."""
-    state_t: DType
-    """The dtype of the pool of states."""
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dVarlenBorders]:
-        for width, input_t, state_t in product(CausalConv1dVarlenRowstripsFwd.WIDTHS, FLOATS, FLOATS):
-            yield cls(width, input_t, state_t)
-
-    def scratch(self, dim: int, borders: int) -> tuple[int, int]:
-        """The bytes of scratch that `borders` borders need, and those of them before the states."""
-        columns = borders * (self.width - 1) * dim
-        states_at = ceil_div(columns * self.input_t.itemsize, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
-        return states_at + columns * self.state_t.itemsize, states_at
-
-    def launch_config(self, dim: int, borders: int, snapshots: int) -> tuple[LaunchConfig, Division]:
-        """The launch for this many borders and rows of snapshots."""
-        tasks = borders + ceil_div(snapshots, SNAPSHOTS_AT_ONCE)
-        dim_warps = ceil_div(dim, WARP_SIZE)
-        division = {"dim_warps": fast_div(dim_warps), "borders": borders, "tasks": tasks, "snapshot_groups": 0}
-        return self.config(ceil_div(dim_warps * tasks, self.warps)), division
-
-
-@dataclass(frozen=True)
-class CausalConv1dVarlenPrefixes(PoolKernel):
-    """Before results go over x, contiguous channels: a warp has a border of tiles, a sequence's prefix or rows of
-    snapshots in a share of the channels.
-    """
-
-    RESIDENT = PerClass(lambda cls: cls.constants["kLeanBlocks"])
-    """Blocks that a multiprocessor runs at a time."""
-
-    MOST_STEPS = 4
-    """Groups of 32 channel vectors in a share, at most. With 1, 2, 4, 8 and 16, results of 512 random lengths over x
-    take 123.8, 119.7, 118.6, 120.0 and 120.1 us on an H200.
-    """
-
-    silu: bool
-    """Whether SiLU follows the sum."""
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dVarlenPrefixes]:
-        for axes in _varlen_vector_axes():
-            if axes.pop("addressed"):
-                yield cls(**axes)
-
-    def scratch(self, dim: int, total: int, borders: int, sequences: int) -> tuple[int, int]:
-        """The bytes of scratch for `borders` borders and results of prefixes, and those of them before the results."""
-        row, halo = dim * self.input_t.itemsize, self.width - 1
-        results_at = ceil_div(borders * halo * row, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
-        return results_at + min(sequences * halo, total) * row, results_at
-
-    def launch_config(
-        self, dim: int, borders: int, sequences: int, snapshots: int, blocks: int
-    ) -> tuple[LaunchConfig, Division] | None:
-        """The launch for this many borders, sequences and rows of snapshots, of about as many blocks as run at a time;
-        None where there is nothing to do.
-        """
-        border_groups = ceil_div(borders, self.warps)
-        prefix_groups = ceil_div(sequences, self.warps) if self.width > 1 else 0
-        groups = border_groups + prefix_groups + ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
-        if not groups:
-            return None
-        dim_warps = ceil_div(ceil_div(dim, self.vec), WARP_SIZE)
-        steps = min(ceil_div(dim_warps * groups, blocks), self.MOST_STEPS)
-        shares = ceil_div(dim_warps, steps)
-        return self.config(shares * groups), {
-            "dim_shares": fast_div(shares),
-            "share": steps * WARP_SIZE * self.vec,
-            "borders": borders,
-            "border_groups": border_groups,
-            "prefix_groups": prefix_groups,
-            "snapshot_groups": 0,
-        }
-
-
-@dataclass(frozen=True)
-class CausalConv1dVarlenOverFwd(FilterKernel):
-    """Results over x, contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens."""
-
-    EARLY = ("x", "weight", "bias", "query_start_loc", "cache_indices", "state_column")
-    FOLLOWS = True
-
-    vec: int
-    """Elements per access to x."""
-    tokens: int
-    """Tokens per thread."""
-    silu: bool
-    """Whether SiLU follows the sum."""
-    follows: bool
-    """Whether there is a launch in front."""
-
-    @classmethod
-    def variants(cls) -> Iterator[CausalConv1dVarlenOverFwd]:
-        for axes in _varlen_channel_axes():
-            if axes.pop("addressed") and axes.pop("state_t") is axes["input_t"]:
-                yield from (cls(follows=follows, **axes) for follows in (True, False))
-
-    @property
-    def is_follower(self) -> bool:
-        return self.follows
-
-    def block_tokens(self, dim: int) -> tuple[int, int, int]:
-        """Tokens per block of a call with `dim` channels, blocks across the channels, and channel vectors per block."""
-        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec), self.constants["kBlockVecs"])
-        return self.threads // block_vecs * self.tokens, dim_blocks, block_vecs
-
-    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total)."""
-        tokens, dim_blocks, block_vecs = self.block_tokens(dim)
-        return self.config(dim_blocks * ceil_div(total, tokens)), {
-            "block_vecs": fast_div(block_vecs),
-            "dim_blocks": fast_div(dim_blocks),
-            "tiles": tokens // self.tokens,
-            "snapshot_groups": 0,
-        }
 
 
 def _widths(cls: type[Kernel]) -> range:

@@ -22,17 +22,19 @@ from cuconv.causal_conv1d.kernels_varlen import (
     MEAN_SHORT,
     SHORT_WIDTHS,
     CausalConv1dVarlenBlocks,
-    CausalConv1dVarlenBorders,
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenL2normShortFwd,
-    CausalConv1dVarlenOverFwd,
-    CausalConv1dVarlenPrefixes,
     CausalConv1dVarlenRowsFwd,
     CausalConv1dVarlenRowstripsFwd,
     CausalConv1dVarlenShortrowsFwd,
     CausalConv1dVarlenWalkFwd,
     has_long_tiles,
+)
+from cuconv.causal_conv1d.kernels_varlen_over import (
+    CausalConv1dVarlenBorders,
+    CausalConv1dVarlenOverFwd,
+    CausalConv1dVarlenPrefixes,
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots

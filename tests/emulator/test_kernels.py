@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuconv.causal_conv1d.kernels_varlen import CausalConv1dVarlenOverFwd
+from cuconv.causal_conv1d.kernels_varlen_over import CausalConv1dVarlenOverFwd
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig
 from cuconv.runtime.plan import Launch
