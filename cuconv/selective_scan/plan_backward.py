@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.machine import has_shared_memory, multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs, is_variable
 from cuconv.selective_scan.kernels import (
     SelectiveScanBwd,
     SelectiveScanBwdMatrices,
+    SelectiveScanBwdOverlapped,
     SelectiveScanBwdParameters,
     SelectiveScanBwdStart,
     SelectiveScanBwdStates,
@@ -157,15 +158,7 @@ def plan(o: BackwardOperands) -> Plan:
     batch, dim, _ = o.u.shape
     assert isinstance(o.u.dtype, DType)
     input_t = o.u.dtype
-    kernel = SelectiveScanBwd(
-        input_t,
-        # Packed sequences with chunks of their own begin anywhere.
-        vec=o.vector if o.query_start_loc is None or o.shares_chunks else min(o.vector, 1),
-        many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
-        constant_b=not is_variable(o.B),
-        constant_c=not is_variable(o.C),
-        shares_chunks=o.shares_chunks,
-    )
+    kernel = _kernel(o, input_t)
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
     division = divide(o, kernel.constants["kMinBlocks"], most)
@@ -188,7 +181,7 @@ def plan(o: BackwardOperands) -> Plan:
             own = divide(o, resident, most=dim // o.groups)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
-        add(kernel, kernel.config(_blocks(o, division)))
+        add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
     # Sums over nothing are zeros.
     if batch and o.matrix_rows:
         matrices = SelectiveScanBwdMatrices(input_t)
@@ -199,6 +192,25 @@ def plan(o: BackwardOperands) -> Plan:
         blocks = ceil_div(dim * columns, parameters.threads)
         add(parameters, LaunchConfig((blocks, 4, 1), (parameters.threads, 1, 1)))
     return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
+
+
+def _kernel(o: BackwardOperands, input_t: DType) -> SelectiveScanBwd | SelectiveScanBwdOverlapped:
+    kernel = SelectiveScanBwd(
+        input_t,
+        # Packed sequences with chunks of their own begin anywhere.
+        vec=o.vector if o.query_start_loc is None or o.shares_chunks else min(o.vector, 1),
+        many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
+        constant_b=not is_variable(o.B),
+        constant_c=not is_variable(o.C),
+        shares_chunks=o.shares_chunks,
+    )
+    if kernel == SelectiveScanBwd(input_t, 2, False, False, False, False) and input_t.itemsize == 2:
+        overlapped = SelectiveScanBwdOverlapped(input_t)
+        # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
+        resident = overlapped.constants["kMinBlocks"]
+        if has_shared_memory(o.u.device, resident * overlapped.dynamic_bytes):
+            return overlapped
+    return kernel
 
 
 def divide(o: BackwardOperands, resident: int, most: int) -> Division:
