@@ -287,14 +287,21 @@ class SelectiveScanBwd(Kernel):
     constant_c: bool
     shares_chunks: bool
     """Packed sequences share chunks."""
+    has_states: bool
+    """Those begin with states, or end with gradients of states."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwd]:
         for input_t in FLOATS:
-            for vec, shares_chunks in product((1, 2), (False, True)):
-                yield cls(input_t, vec, False, False, False, shares_chunks)
+            for vec, shared in product((1, 2), ((False, False), (True, False), (True, True))):
+                yield cls(input_t, vec, False, False, False, *shared)
             for many_states, constant_b, constant_c in product((False, True), repeat=3):
-                yield cls(input_t, 0, many_states, constant_b, constant_c, False)
+                yield cls(input_t, 0, many_states, constant_b, constant_c, False, False)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """The states that sequences begin and end with."""
+        return self.constants["kDynamicBytes"] if self.has_states else 0
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,13 @@ class BackwardOperands(NamedTuple):
 
     @property
     def shares_chunks(self) -> bool:
-        """Whether packed sequences share chunks: without states of theirs only decay is another where one begins."""
-        states = (self.initial_state, self.dlast_state, self.dinitial_state, self.chunk_states)
-        return self.query_start_loc is not None and not any(states) and self.vector > 0
+        """Whether packed sequences share chunks."""
+        return self.query_start_loc is not None and self.vector > 0
+
+    @property
+    def has_states(self) -> bool:
+        """Whether rows begin with states or end with gradients of states."""
+        return any((self.initial_state, self.dlast_state))
 
     @property
     def vector(self) -> int:
@@ -159,12 +163,12 @@ def plan(o: BackwardOperands) -> Plan:
     input_t = o.u.dtype
     kernel = SelectiveScanBwd(
         input_t,
-        # Packed sequences with chunks of their own begin anywhere.
-        vec=o.vector if o.query_start_loc is None or o.shares_chunks else min(o.vector, 1),
+        vec=o.vector,
         many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
         constant_b=not is_variable(o.B),
         constant_c=not is_variable(o.C),
         shares_chunks=o.shares_chunks,
+        has_states=o.shares_chunks and o.has_states,
     )
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
@@ -184,11 +188,10 @@ def plan(o: BackwardOperands) -> Plan:
             launches.append(Launch(swept, config, swept.params.pack_numbers(**known | sweeps)))
         elif _needs_states(o):
             states = SelectiveScanBwdStates(input_t, not is_variable(o.B), o.shares_chunks)
-            resident = states.constants["kSharingBlocks" if o.shares_chunks else "kBlocks"]
-            own = divide(o, resident, most=dim // o.groups)
+            own = divide(o, states.constants["kMinBlocks"], most=dim // o.groups)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
-        add(kernel, kernel.config(_blocks(o, division)))
+        add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
     # Sums over nothing are zeros.
     if batch and o.matrix_rows:
         matrices = SelectiveScanBwdMatrices(input_t)

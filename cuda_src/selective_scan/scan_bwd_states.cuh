@@ -2,7 +2,7 @@
 // back.
 #pragma once
 
-#include "selective_scan/scan_bwd_numbers.cuh"
+#include "selective_scan/scan_bwd_ends.cuh"
 
 // Recurrences v -> whole * v + end over the lanes of a warp, of kStates states forward and as many back. Their links go
 // through shared memory, where a few lanes have all links of one recurrence: a third of the instructions that as many
@@ -192,8 +192,10 @@ struct ChannelSums {
 };
 
 // A lane's tokens of the states of its warp, interleaved. Where registers are few, B and C are taken twice.
-// Where it is tight, C gy is computed twice too, and a constant's sum over tokens is one number.
-template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice, bool kIsTight>
+// Where it is tight, C gy is computed twice too, and a constant's sum over tokens is one number. Sequences that begin and
+// end inside the chunk may have states of their own, in SequenceEnds.
+template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice, bool kIsTight,
+          bool kHasStates>
 struct StatesPass {
     using T = typename Shape::input_t;
     static constexpr int kTokens = Shape::kTokens;
@@ -206,6 +208,7 @@ struct StatesPass {
     float pull[kStates][kTokens];
     float b[kStates][kTokens];
     float c[kStates][kTokens];
+    SequenceEnds<Shape>* sequences;
 
     // Takes the states through this lane's tokens as if zeros came before them and behind, from the n-th of those in
     // shared memory on.
@@ -218,13 +221,15 @@ struct StatesPass {
             A[k] = Numbers::A(number, k);
             const float rate = A[k] * kLog2E;
             take_matrices(lane, shared, number, n, k);
+            take_pull(lane, n, k);
+            float start[kTokens];
+            take_starts(lane, n, k, start);
             float h = 0.0f;
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 // Nothing goes on to another sequence, nor comes back from one.
                 decay[k][t] = lane.cuts >> t & 1 ? 0.0f : exp2_approx(lane.dt[t] * rate);
-                pull[k][t] = lane.gy[t] * c[k][t];
-                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[k][t]);
+                h = fmaf(h, decay[k][t], kHasStates ? fmaf(lane.dt_u[t], b[k][t], start[t]) : lane.dt_u[t] * b[k][t]);
             }
             float e = pull[k][kTokens - 1];
 #pragma unroll
@@ -247,15 +252,13 @@ struct StatesPass {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             if (kTakesTwice) take_matrices(lane, shared, number, n, k);
-            if (kIsTight) {
-#pragma unroll
-                for (int t = 0; t < kTokens; ++t) pull[k][t] = lane.gy[t] * c[k][t];
-            }
-            float kept[kTokens];
+            if (kIsTight) take_pull(lane, n, k);
+            float kept[kTokens], start[kTokens];
+            take_starts(lane, n, k, start);
             float now = scan.forward(lane.lane, k);
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
-                kept[t] = now * decay[k][t];
+                kept[t] = kHasStates ? fmaf(now, decay[k][t], start[t]) : now * decay[k][t];
                 now = fmaf(lane.dt_u[t], b[k][t], kept[t]);
                 float& dC = sums.dC[k][kConstantC && kIsTight ? 0 : t];
                 dC = fmaf(lane.gy[t], now, dC);
@@ -271,12 +274,39 @@ struct StatesPass {
                 lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
                 lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
                 dA[k] = fmaf(product, lane.dt[t], dA[k]);
+                // The gradient of an initial state is made of this one.
+                if (kHasStates && (lane.cuts >> t & 1) != 0) (&sequences->starts[0][0])[n + k][place(lane, t)] = e;
                 if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
             }
         }
     }
 
  private:
+    __device__ __forceinline__ static int place(const LaneTokens<Shape>& lane, int t) {
+        return Shape::place(lane.lane * kTokens + t, SequenceEnds<Shape>::kGap);
+    }
+
+    // What goes from a token's result to the gradient of the state behind it, and at a sequence's last token what comes
+    // from its last state.
+    __device__ __forceinline__ void take_pull(const LaneTokens<Shape>& lane, int n, int k) {
+        float end[kTokens];
+        if constexpr (kHasStates) take_row((&sequences->ends[0][0])[n + k], lane.lane, end);
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) {
+            pull[k][t] = kHasStates ? fmaf(lane.gy[t], c[k][t], end[t]) : lane.gy[t] * c[k][t];
+        }
+    }
+
+    // What comes of initial states at the tokens where sequences begin.
+    __device__ __forceinline__ void take_starts(const LaneTokens<Shape>& lane, int n, int k,
+                                                float (&start)[kTokens]) const {
+        if constexpr (kHasStates) take_row((&sequences->starts[0][0])[n + k], lane.lane, start);
+    }
+
+    __device__ __forceinline__ static void take_row(const float* row, int lane, float (&values)[kTokens]) {
+        take_tokens<Shape, SequenceEnds<Shape>::kGap>(row, lane, values);
+    }
+
     template <typename Shared>
     __device__ __forceinline__ void take_matrices(const LaneTokens<Shape>& lane, const Shared& shared, float number,
                                                   int n, int k) {
