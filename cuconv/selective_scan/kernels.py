@@ -279,6 +279,8 @@ class SelectiveScanBwd(Kernel):
 
     MOST_STATES: ClassVar[int] = 16
     """States that a block has under way: kBlockStates of selective_scan/scan_bwd.cuh."""
+    SHARED_BYTES: ClassVar[int] = 96 * 1024
+    """At least the shared memory of a block with `has_states`."""
 
     input_t: DType
     vec: int
@@ -309,10 +311,13 @@ class SelectiveScanBwdStart(Kernel):
     """A thread marks `vec` floats as not yet there."""
 
     vec: int = 4
+    has_states: bool = False
+    """Packed sequences share chunks, and begin with states."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdStart]:
         yield cls()
+        yield cls(has_states=True)
 
 
 @dataclass(frozen=True)

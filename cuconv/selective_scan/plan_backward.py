@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
 from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import multiprocessors
+from cuconv.runtime.machine import has_shared_memory, multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs, is_variable
 from cuconv.selective_scan.kernels import (
@@ -80,8 +80,10 @@ class BackwardOperands(NamedTuple):
 
     @property
     def shares_chunks(self) -> bool:
-        """Whether packed sequences share chunks."""
-        return self.query_start_loc is not None and self.vector > 0
+        """Whether packed sequences share chunks. States of theirs need shared memory that not all devices have."""
+        if self.query_start_loc is None or self.vector == 0:
+            return False
+        return not self.has_states or has_shared_memory(self.u.device, SelectiveScanBwd.SHARED_BYTES)
 
     @property
     def has_states(self) -> bool:
@@ -163,7 +165,8 @@ def plan(o: BackwardOperands) -> Plan:
     input_t = o.u.dtype
     kernel = SelectiveScanBwd(
         input_t,
-        vec=o.vector,
+        # Packed sequences with chunks of their own begin anywhere.
+        vec=o.vector if o.query_start_loc is None or o.shares_chunks else 0,
         many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
         constant_b=not is_variable(o.B),
         constant_c=not is_variable(o.C),
@@ -181,7 +184,7 @@ def plan(o: BackwardOperands) -> Plan:
         launches.append(Launch(kernel, config, kernel.params.pack_numbers(**known)))
 
     if batch and dim:
-        start = SelectiveScanBwdStart()
+        start = SelectiveScanBwdStart(has_states=o.shares_chunks and o.initial_state is not None)
         add(start, start.config(ceil_div(scratch.filled + scratch.zeros, start.vec * start.threads)))
         if _needs_states(o) and (swept := _swept(o)) is not None:
             config, sweeps = swept.launch_config(dim, batch)

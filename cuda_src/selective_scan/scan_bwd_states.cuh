@@ -192,8 +192,8 @@ struct ChannelSums {
 };
 
 // A lane's tokens of the states of its warp, interleaved. Where registers are few, B and C are taken twice.
-// Where it is tight, C gy is computed twice too, and a constant's sum over tokens is one number. Sequences that begin and
-// end inside the chunk may have states of their own, in SequenceEnds.
+// Where it is tight, C gy is computed twice too, and a constant's sum over tokens is one number. Sequences that begin
+// and end inside the chunk may have states of their own, in SequenceEnds.
 template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice, bool kIsTight,
           bool kHasStates>
 struct StatesPass {
@@ -249,6 +249,7 @@ struct StatesPass {
     __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
                                            const WarpScan<kStates>& scan,
                                            ChannelSums<Shape, kConstantB, kConstantC>& sums, float (&dA)[kStates]) {
+        const unsigned begun = kHasStates && sequences->begun_count > 0 ? lane.cuts : 0;
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             if (kTakesTwice) take_matrices(lane, shared, number, n, k);
@@ -275,22 +276,18 @@ struct StatesPass {
                 lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
                 dA[k] = fmaf(product, lane.dt[t], dA[k]);
                 // The gradient of an initial state is made of this one.
-                if (kHasStates && (lane.cuts >> t & 1) != 0) (&sequences->starts[0][0])[n + k][place(lane, t)] = e;
+                if (kHasStates && (begun >> t & 1) != 0) sequences->put(n + k, lane.lane, t, e);
                 if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
             }
         }
     }
 
  private:
-    __device__ __forceinline__ static int place(const LaneTokens<Shape>& lane, int t) {
-        return Shape::place(lane.lane * kTokens + t, SequenceEnds<Shape>::kGap);
-    }
-
     // What goes from a token's result to the gradient of the state behind it, and at a sequence's last token what comes
     // from its last state.
     __device__ __forceinline__ void take_pull(const LaneTokens<Shape>& lane, int n, int k) {
         float end[kTokens];
-        if constexpr (kHasStates) take_row((&sequences->ends[0][0])[n + k], lane.lane, end);
+        if constexpr (kHasStates) SequenceEnds<Shape>::take(sequences->ends[n + k], lane.lane, end);
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) {
             pull[k][t] = kHasStates ? fmaf(lane.gy[t], c[k][t], end[t]) : lane.gy[t] * c[k][t];
@@ -300,11 +297,7 @@ struct StatesPass {
     // What comes of initial states at the tokens where sequences begin.
     __device__ __forceinline__ void take_starts(const LaneTokens<Shape>& lane, int n, int k,
                                                 float (&start)[kTokens]) const {
-        if constexpr (kHasStates) take_row((&sequences->starts[0][0])[n + k], lane.lane, start);
-    }
-
-    __device__ __forceinline__ static void take_row(const float* row, int lane, float (&values)[kTokens]) {
-        take_tokens<Shape, SequenceEnds<Shape>::kGap>(row, lane, values);
+        if constexpr (kHasStates) SequenceEnds<Shape>::take(sequences->starts[n + k], lane.lane, start);
     }
 
     template <typename Shared>

@@ -48,7 +48,7 @@ struct SelectiveScanBwdTraits {
     // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
     static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0;
     // The shared memory of kHasStates, for SequenceEnds.
-    static constexpr int kDynamicBytes = 34832;
+    static constexpr int kDynamicBytes = 45072;
     static_assert(kThreads == Shape::kThreads && kDynamicBytes == sizeof(SequenceEnds<Shape>));
     static_assert(!kHasStates || (kSharesChunks && !kManyStates));
 };
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (!kConstantC) take_chunk<Shape, kSharesChunks>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
     }
     if (kSharesChunks) shared.cuts.find(p, tokens);
-    if constexpr (kHasStates) sequences->begin(p, share, tokens);
+    if constexpr (kHasStates) sequences->begin(p, tokens);
     Numbers place;
     place.begin(p, share, tokens);
     RawNumber<input_t> bias;
@@ -138,12 +138,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             number = place.to_float(bits);
             bits = place.load_next(i, first_state, is_last, p.d_state);
             auto& scan = shared.warps[warp].scan;
-            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight, Traits::kIsTight,
-                       kHasStates>
+            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight || kHasStates,
+                       Traits::kIsTight, kHasStates>
                 pass;
             if constexpr (kHasStates) {
                 pass.sequences = sequences;
-                sequences->advance(p, shared.dt, Numbers::A(number, lane % kStates), lane, warp);
+                sequences->advance(shared.dt, Numbers::A(number, lane % kStates), lane, warp);
                 sync_warp();
             }
             pass.begin(lanes, shared, number, warp * kStates, scan);
