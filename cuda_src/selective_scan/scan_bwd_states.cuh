@@ -221,14 +221,15 @@ struct StatesPass {
             A[k] = Numbers::A(number, k);
             const float rate = A[k] * kLog2E;
             take_matrices(lane, shared, number, n, k);
-            take_pull(lane, n, k);
-            float start[kTokens];
+            float start[kTokens], end[kTokens];
+            take_ends(lane, n, k, end);
             take_starts(lane, n, k, start);
             float h = 0.0f;
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 // Nothing goes on to another sequence, nor comes back from one.
                 decay[k][t] = lane.cuts >> t & 1 ? 0.0f : exp2_approx(lane.dt[t] * rate);
+                pull[k][t] = pull_of(lane, k, t, end);
                 h = fmaf(h, decay[k][t], kHasStates ? fmaf(lane.dt_u[t], b[k][t], start[t]) : lane.dt_u[t] * b[k][t]);
             }
             float e = pull[k][kTokens - 1];
@@ -253,7 +254,12 @@ struct StatesPass {
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             if (kTakesTwice) take_matrices(lane, shared, number, n, k);
-            if (kIsTight) take_pull(lane, n, k);
+            if (kIsTight) {
+                float end[kTokens];
+                take_ends(lane, n, k, end);
+#pragma unroll
+                for (int t = 0; t < kTokens; ++t) pull[k][t] = pull_of(lane, k, t, end);
+            }
             float kept[kTokens], start[kTokens];
             take_starts(lane, n, k, start);
             float now = scan.forward(lane.lane, k);
@@ -285,13 +291,15 @@ struct StatesPass {
  private:
     // What goes from a token's result to the gradient of the state behind it, and at a sequence's last token what comes
     // from its last state.
-    __device__ __forceinline__ void take_pull(const LaneTokens<Shape>& lane, int n, int k) {
-        float end[kTokens];
+    __device__ __forceinline__ float pull_of(const LaneTokens<Shape>& lane, int k, int t,
+                                             const float (&end)[kTokens]) const {
+        return kHasStates ? fmaf(lane.gy[t], c[k][t], end[t]) : lane.gy[t] * c[k][t];
+    }
+
+    // The gradients of last states at the tokens where sequences end.
+    __device__ __forceinline__ void take_ends(const LaneTokens<Shape>& lane, int n, int k,
+                                              float (&end)[kTokens]) const {
         if constexpr (kHasStates) SequenceEnds<Shape>::take(sequences->ends[n + k], lane.lane, end);
-#pragma unroll
-        for (int t = 0; t < kTokens; ++t) {
-            pull[k][t] = kHasStates ? fmaf(lane.gy[t], c[k][t], end[t]) : lane.gy[t] * c[k][t];
-        }
     }
 
     // What comes of initial states at the tokens where sequences begin.
