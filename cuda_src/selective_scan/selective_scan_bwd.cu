@@ -45,6 +45,8 @@ struct SelectiveScanBwdTraits {
     // compiler reports, not timed. bfloat16 of many states fits in 255 registers as it is.
     static constexpr bool kIsTight = kManyStates ? !(kIsVariable && kIsSame<input_t, __nv_bfloat16>)
                                                  : kIsVariable && sizeof(input_t) == 4 && (kVec != 2 || kSharesChunks);
+    // Whether shared memory keeps the place of sums over channels, which saves the spills of most types with states.
+    static constexpr bool kKeepsPlace = kIsTight || kHasStates;
     // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
     static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0;
     // The shared memory of kHasStates, for SequenceEnds.
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
     ChannelSums<Shape, kConstantB, kConstantC> channel_sums;
     channel_sums.begin(p, share, lane, warp);
-    if (Traits::kIsTight && threadIdx.x == 0) shared.matrices = channel_sums.matrices;
+    if (Traits::kKeepsPlace && threadIdx.x == 0) shared.matrices = channel_sums.matrices;
     TokenSums<Shape> token_sums;
     token_sums.begin(p, first_vector, kManyStates, lane, warp);
     OwnTokens<input_t> own;
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 sync_warp();
             }
             pass.begin(lanes, shared, number, warp * kStates, scan);
-            if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
+            if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
             if (kManyStates) channel_sums.load(p, first_state, i > 0);
             if (!kManyStates) channel_sums.clear_constants();
             typename WarpScan<kStates>::Links links;
@@ -164,7 +166,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 sequences->store_gradients(p, shared.dt, Numbers::A(number, lane % kStates), share.first_channel + i,
                                            lane, warp);
             }
-            if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
+            if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
             if (kManyStates) channel_sums.store(p, first_state);
             const index_t n = first_state + warp * kStates + lane, at = (first_vector + i) * p.d_state + n;
             const bool is_stored = lane < kStates && n < p.d_state;
@@ -190,6 +192,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends);
     }
     token_sums.store(share.channels - 1);
-    if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
+    if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
     if (!kManyStates) channel_sums.store(p, 0);
 }
