@@ -191,7 +191,8 @@ def plan(o: BackwardOperands) -> Plan:
             launches.append(Launch(swept, config, swept.params.pack_numbers(**known | sweeps)))
         elif _needs_states(o):
             states = SelectiveScanBwdStates(input_t, not is_variable(o.B), o.shares_chunks)
-            own = divide(o, states.constants["kMinBlocks"], most=dim // o.groups)
+            resident = states.constants["kSharingBlocks" if o.shares_chunks else "kBlocks"]
+            own = divide(o, resident, most=dim // o.groups)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
         add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
