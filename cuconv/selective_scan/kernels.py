@@ -295,8 +295,10 @@ class SelectiveScanBwd(Kernel):
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwd]:
         for input_t in FLOATS:
-            for vec, shared in product((1, 2), ((False, False), (True, False), (True, True))):
-                yield cls(input_t, vec, False, False, False, *shared)
+            for vec, has_states in product((0, 1, 2), (False, True)):
+                yield cls(input_t, vec, False, False, False, True, has_states)
+            for vec in (1, 2):
+                yield cls(input_t, vec, False, False, False, False, False)
             for many_states, constant_b, constant_c in product((False, True), repeat=3):
                 yield cls(input_t, 0, many_states, constant_b, constant_c, False, False)
 

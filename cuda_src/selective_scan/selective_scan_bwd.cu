@@ -10,8 +10,8 @@
 // before the chunk is in chunk_states. The gradient of the state behind it comes from the next chunk's block, which has
 // a smaller number, and so runs already, and is a channel ahead. Sums over channels and over tokens leave the block as
 // one number each; selective_scan_bwd_matrices and selective_scan_bwd_parameters add these in a fixed order.
-// Packed sequences begin chunks of their own or, where tokens are contiguous, share them: then a chunk goes on from the
-// one before it, and where a sequence begins nothing goes over but a state that it begins with.
+// Packed sequences of many states begin chunks of their own, others share them: then a chunk goes on from the one before
+// it, and where a sequence begins nothing goes over.
 //
 // For every channel, a thread prepares two tokens, each warp takes its states through all of them, forward and back
 // (scan_bwd_states.cuh), and the thread finishes its two tokens with the sums of all warps (scan_bwd_tokens.cuh).
@@ -48,7 +48,7 @@ struct SelectiveScanBwdTraits {
     // Whether shared memory keeps the place of sums over channels, which saves the spills of most types with states.
     static constexpr bool kKeepsPlace = kIsTight || kHasStates;
     // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
-    static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0;
+    static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0 && !kHasStates;
     // The shared memory of kHasStates, for SequenceEnds.
     static constexpr int kDynamicBytes = 45072;
     static_assert(kThreads == Shape::kThreads && kDynamicBytes == sizeof(SequenceEnds<Shape>));

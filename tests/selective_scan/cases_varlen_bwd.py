@@ -79,6 +79,7 @@ UNIT = (
     Case(5, "off5+301+0+2+255+3x1+40+off2", without="initial_state dlast_state"),
     Case(3, "256+2x0+5+260+off3", 9, without="initial_state dlast_state D"),
     Case(3, "256+2x0+5+260+off3", 9),
+    Case(3, "530+600", dtype="float32"),
     Case(4, "251+5x1+0+256+off2+0", dtype="float16", without="initial_state"),
     Case(3, "off3+40x1+500", without="dlast_state"),
     Case(3, "300+2x0+5+260+off2", 9, dtype="float32", without="initial_state dlast_state D"),

@@ -10,7 +10,7 @@ _SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _PACKED_STATES = "selective_scan_varlen_bwd-5-300+0+10+513"
 _PACKED_STATES_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9"
-_PACKED_CHANNELS = "selective_scan_varlen_bwd-4-3x1+252+257+off5-d_state_3-groups_2-dtype_float16-layout_channels"
+_PACKED_MANY = "selective_scan_varlen_bwd-4-260+40x1-d_state_20-groups_2-matrices_transposed-others_strided-index_int64"
 _PACKED = "selective_scan_varlen_bwd-5-off5+301+0+2+255+3x1+40+off2-without_initial_state_dlast_state"
 _PACKED_APART = (
     "selective_scan_varlen_bwd-3-off3+250+8+300-d_state_3-dtype_float16"
@@ -122,7 +122,7 @@ MUTANTS = (
         "selective_scan/selective_scan_bwd_start.cu",
         "if (at >= p.filled + p.zeros) return;",
         "if (at >= p.filled) return;",
-        (_PACKED_CHANNELS,),
+        (_PACKED_MANY,),
     ),
     Mutant(
         "A state goes on to the next sequence in the same chunk.",
