@@ -29,9 +29,10 @@ COUNTERS = 4
 BLOCK_CHANNELS = 6
 """What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
 
-LONG_FLOATS = 512
-"""Tokens of float32 per packed sequence with states, on average, from which on each begins chunks of its own. On an
-H200 16 sequences of 512 take 684 us with 1536 channels, and 788 sharing chunks; of 16-bit types 846 and 710.
+LONG = 512
+"""Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are apart, and of
+float32 with states. On an H200 16 sequences of 512 take 684 us with 1536 channels of float32, and 788 sharing chunks;
+with channels contiguous, bfloat16, 2341 and 2512, and 512 sequences of 8192 tokens in all 8906 and 2842.
 """
 
 WORTH_SWEEPING = 10
@@ -88,10 +89,11 @@ class BackwardOperands(NamedTuple):
         """Whether packed sequences share chunks. States of theirs need shared memory that not all devices have."""
         if self.query_start_loc is None or self.d_state > SelectiveScanBwd.MOST_STATES:
             return False
-        if not self.has_states:
-            return True
-        is_quicker = self.u.itemsize < 4 or self.sequences * LONG_FLOATS > self.u.shape[2]
-        return is_quicker and has_shared_memory(self.u.device, SelectiveScanBwd.SHARED_BYTES)
+        # Chunks take longer to share where tokens are apart, and among floats with states.
+        is_slower = self.vector == 0 or (self.has_states and self.u.itemsize == 4)
+        if is_slower and self.sequences * LONG <= self.u.shape[2]:
+            return False
+        return not self.has_states or has_shared_memory(self.u.device, SelectiveScanBwd.SHARED_BYTES)
 
     @property
     def has_states(self) -> bool:

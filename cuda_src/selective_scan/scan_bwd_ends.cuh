@@ -87,14 +87,6 @@ struct SequenceEnds {
              [&](const SequenceEnd<Shape>& at) { copy_async<4>(ends[row] + at.cell, behind + at.offset); });
     }
 
-    // Takes the initial states, which have arrived, through the first tokens of their sequences.
-    __device__ __forceinline__ void advance(const float* dt, float A, int lane, int warp) {
-        float* const cells = starts[warp * kStates + lane % kStates];
-        const float rate = A * kLog2E;
-        each(begun, begun_count, lane,
-             [&](const SequenceEnd<Shape>& at) { cells[at.cell] *= exp2_approx(dt[at.step] * rate); });
-    }
-
     // Stores the gradients of the initial states, from those of the states behind the first tokens.
     __device__ __forceinline__ void store_gradients(const SelectiveScanBwdOperands& p, const float* dt, float A,
                                                     int channel, int lane, int warp) const {
@@ -113,6 +105,11 @@ struct SequenceEnds {
         take_tokens<Shape, 0>(row, lane, values);
     }
 
+    // Puts them there.
+    __device__ __forceinline__ static void put(Row& row, int lane, const float (&values)[kTokens]) {
+        put_tokens<Shape, 0>(row, lane, values);
+    }
+
     // Leaves the gradient of the state behind a lane's t-th token, where a sequence begins.
     __device__ __forceinline__ void put(int row, int lane, int t, float gradient) {
         starts[row][lane * 4 + Shape::place(t, 0)] = gradient;
@@ -123,8 +120,19 @@ struct SequenceEnds {
     __device__ __forceinline__ static void each(const SequenceEnd<Shape> (&places)[kChunk], int count, int lane,
                                                 Take take) {
         count = min(count, kChunk);
-#pragma unroll 1
-        for (int i = lane / kStates; i < count; i += kLanes) take(places[i]);
+        const int first = lane / kStates;
+        if (first < count) take(places[first]);
+        // More of them are rare, and their places are loaded together.
+        constexpr int kAtOnce = 3;
+        for (int i = first + kLanes; i < count; i += kAtOnce * kLanes) {
+            SequenceEnd<Shape> at[kAtOnce];
+#pragma unroll
+            for (int j = 0; j < kAtOnce; ++j) at[j] = places[min(i + j * kLanes, count - 1)];
+#pragma unroll
+            for (int j = 0; j < kAtOnce; ++j) {
+                if (i + j * kLanes < count) take(at[j]);
+            }
+        }
     }
 
     __device__ __forceinline__ static index_t place(const index_t* stride, int channel, int n) {

@@ -228,10 +228,14 @@ struct StatesPass {
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 // Nothing goes on to another sequence, nor comes back from one.
-                decay[k][t] = lane.cuts >> t & 1 ? 0.0f : exp2_approx(lane.dt[t] * rate);
+                const float through = exp2_approx(lane.dt[t] * rate);
+                decay[k][t] = lane.cuts >> t & 1 ? 0.0f : through;
+                if (kHasStates && (lane.cuts >> t & 1) != 0) start[t] *= through;
                 pull[k][t] = pull_of(lane, k, t, end);
                 h = fmaf(h, decay[k][t], kHasStates ? fmaf(lane.dt_u[t], b[k][t], start[t]) : lane.dt_u[t] * b[k][t]);
             }
+            // What initial states are behind the first tokens, for finish().
+            if constexpr (kHasStates) SequenceEnds<Shape>::put(sequences->starts[n + k], lane.lane, start);
             float e = pull[k][kTokens - 1];
 #pragma unroll
             for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);

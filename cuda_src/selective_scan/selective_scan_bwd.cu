@@ -10,8 +10,8 @@
 // before the chunk is in chunk_states. The gradient of the state behind it comes from the next chunk's block, which has
 // a smaller number, and so runs already, and is a channel ahead. Sums over channels and over tokens leave the block as
 // one number each; selective_scan_bwd_matrices and selective_scan_bwd_parameters add these in a fixed order.
-// Packed sequences of many states begin chunks of their own, others share them: then a chunk goes on from the one before
-// it, and where a sequence begins nothing goes over.
+// Packed sequences begin chunks of their own or share them: then a chunk goes on from the one before it, and where a
+// sequence begins nothing goes over. What it begins and ends with is added to what tokens bring (scan_bwd_ends.cuh).
 //
 // For every channel, a thread prepares two tokens, each warp takes its states through all of them, forward and back
 // (scan_bwd_states.cuh), and the thread finishes its two tokens with the sums of all warps (scan_bwd_tokens.cuh).
@@ -143,11 +143,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight || kHasStates,
                        Traits::kIsTight, kHasStates>
                 pass;
-            if constexpr (kHasStates) {
-                pass.sequences = sequences;
-                sequences->advance(shared.dt, Numbers::A(number, lane % kStates), lane, warp);
-                sync_warp();
-            }
+            pass.sequences = sequences;
             pass.begin(lanes, shared, number, warp * kStates, scan);
             if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
             if (kManyStates) channel_sums.load(p, first_state, i > 0);

@@ -127,8 +127,8 @@ MUTANTS = (
     Mutant(
         "A state goes on to the next sequence in the same chunk.",
         "selective_scan/scan_bwd_states.cuh",
-        "lane.cuts >> t & 1 ? 0.0f : exp2_approx",
-        "exp2_approx",
+        "lane.cuts >> t & 1 ? 0.0f : through",
+        "through",
         (_PACKED,),
     ),
     Mutant(
@@ -189,9 +189,9 @@ MUTANTS = (
     ),
     Mutant(
         "Initial states do not decay.",
-        "selective_scan/scan_bwd_ends.cuh",
-        "cells[at.cell] *= exp2_approx(dt[at.step] * rate);",
-        "cells[at.cell] *= 1.0f;",
+        "selective_scan/scan_bwd_states.cuh",
+        "start[t] *= through;",
+        "start[t] *= 1.0f;",
         (_PACKED_STATES,),
     ),
     Mutant(
