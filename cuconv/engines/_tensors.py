@@ -26,15 +26,6 @@ def unit_taps(like: Any, dim: int) -> Any:
     return _constant(_unit_taps, like.device, like.dtype, dim)
 
 
-def cursors(start: Any, live: Any) -> Any:
-    """Cursors of rings (slots, 4), int32: where live tokens begin and how many there are, then what a step overwrites
-    before anything reads it.
-    """
-    import torch
-
-    return torch.stack((start, live, start, live), dim=1)
-
-
 def _positions(torch: Any, device: Any, dtype: Any, length: int) -> Any:
     return torch.arange(length, dtype=torch.int32, device=device)
 
