@@ -30,7 +30,7 @@ sanitize: $(READY)
 			$(PY) -m pytest -m gpu -k unit tests/families/test_numerics.py::test_cupy $(ARGS) || exit 1; \
 	done
 
-# Plants bugs in the device code one by one and fails when the tests named for one do not find it: some minutes.
+# Plants bugs in the device code one by one and fails when the tests named for one do not find it: about half an hour on two cores.
 mutants: $(READY)
 	$(PY) -m tests.mutants $(ARGS)
 

@@ -11,6 +11,7 @@ from cuconv.causal_conv1d.kernels_update import (
     FEW_CHANNELS,
     FEW_GRID,
     FEW_RANGES,
+    FEW_THREADS,
     KEPT_ROWS_BYTES,
     MANY_TOKENS_CHANNELS,
     MAX_TREE_TOKENS,
@@ -219,8 +220,7 @@ def _lean_channels(o: Operands, *, rows: bool) -> tuple[int, ...]:
 
 def _fills_blocks(dim_vecs: int) -> bool:
     """Whether at most a quarter of the threads have no channels, in blocks of one sequence each."""
-    threads = CausalConv1dUpdateFew.threads
-    return 4 * dim_vecs >= 3 * threads * ceil_div(dim_vecs, threads)
+    return 4 * dim_vecs >= 3 * FEW_THREADS * ceil_div(dim_vecs, FEW_THREADS)
 
 
 def _is_packed(o: Operands, vec: int, *, rows: bool) -> bool:
@@ -255,8 +255,7 @@ def _is_near(o: Operands) -> bool:
     # Kernels count indices of 64 bits in words.
     reaches = ((end - begin) * (2 if each.dtype is INT64 else 1) for each in arrays for begin, end in (each.span,))
     reach = max(*(abs(each.strides[0]) for each in pools), *reaches)
-    threads = CausalConv1dUpdateFew.threads
-    return reach <= MAX_DIVIDEND and threads // 2 <= o.x.shape[1] <= FEW_GRID * threads
+    return reach <= MAX_DIVIDEND and FEW_THREADS // 2 <= o.x.shape[1] <= FEW_GRID * FEW_THREADS
 
 
 def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
@@ -314,12 +313,13 @@ def _launch_of_several(o: Operands, kernel: CausalConv1dUpdateSeveral) -> Launch
         "out_stride": o.outs[0].strides[:2],
         "conv_state_stride": (o.conv_state.strides[0], o.conv_state.strides[2]),
         "total": o.x.shape[2],
+        "query_start_loc_words": _words(o.query_start_loc, 0),
+        "assumed_tokens": min(o.seqlen, ceil_div(o.x.shape[2], o.sequences)),
         "intermediate_rows": windows.shape[0] if windows else 0,
         "intermediate_steps": windows.shape[1] if windows else 0,
         "intermediate_conv_window_stride": (row, step, column),
         **index_numbers(
             conv_state_indices=o.conv_state_indices,
-            query_start_loc=o.query_start_loc,
             intermediate_state_indices=o.intermediate_state_indices,
         ),
         **_tree_numbers(o),

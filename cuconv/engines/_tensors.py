@@ -26,24 +26,12 @@ def unit_taps(like: Any, dim: int) -> Any:
     return _constant(_unit_taps, like.device, like.dtype, dim)
 
 
-def cursors(start: Any, live: Any) -> Any:
-    """Cursors of rings (slots, 4), int32: where live tokens begin, how many there are, and nothing to be committed."""
-    import torch
-
-    nothing = _constant(_zeros, start.device, None, _length(len(start)))[: len(start)]
-    return torch.stack((start, live, nothing, nothing), dim=1)
-
-
 def _positions(torch: Any, device: Any, dtype: Any, length: int) -> Any:
     return torch.arange(length, dtype=torch.int32, device=device)
 
 
 def _ones(torch: Any, device: Any, dtype: Any, length: int) -> Any:
     return torch.ones(length, dtype=torch.int32, device=device)
-
-
-def _zeros(torch: Any, device: Any, dtype: Any, length: int) -> Any:
-    return torch.zeros(length, dtype=torch.int32, device=device)
 
 
 def _unit_taps(torch: Any, device: Any, dtype: Any, dim: int) -> Any:

@@ -6,7 +6,6 @@ from typing import Any
 
 from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
-from cuconv.engines import _tensors as tensors
 from cuconv.selective_state_update import replay
 from cuconv.selective_state_update import update as state_update
 
@@ -51,6 +50,35 @@ def selective_state_update(
     """
     if intermediate_states_buffer is not None and dst_state_batch_indices is not None:
         conventions.refuse("dst_state_batch_indices", "an array", "None beside intermediate_states_buffer")
+    disable_state_update = disable_state_update or intermediate_states_buffer is not None
+    if (
+        dst_state_batch_indices
+        is num_accepted_tokens
+        is cu_seqlens
+        is rand_seed
+        is state_scale
+        is intermediate_state_scales
+        is None
+    ) and philox_rounds == 10:
+        # All arguments by name would take 1 us more.
+        return state_update.selective_state_update(
+            state,
+            x,
+            dt,
+            A,
+            B,
+            C,
+            D,
+            z,
+            dt_bias,
+            dt_softplus,
+            state_batch_indices,
+            intermediate_states_buffer=intermediate_states_buffer,
+            intermediate_state_indices=intermediate_state_indices,
+            disable_state_update=disable_state_update,
+            pad_slot_id=pad_slot_id,
+            out=out,
+        )
     return state_update.selective_state_update(
         state,
         x,
@@ -68,7 +96,7 @@ def selective_state_update(
         intermediate_state_indices=intermediate_state_indices,
         num_accepted_tokens=num_accepted_tokens,
         cu_seqlens=cu_seqlens,
-        disable_state_update=disable_state_update or intermediate_states_buffer is not None,
+        disable_state_update=disable_state_update,
         pad_slot_id=pad_slot_id,
         rand_seed=rand_seed,
         philox_rounds=philox_rounds,
@@ -116,7 +144,7 @@ def checkpointing_ssu(
     x_cache, B_cache and dt_cache, contiguous behind their slots, have as many rows as live tokens may be, 1 to 32, and
     those of one call together.
     Before there would be more live tokens, those that are there are put in the state, also where batches are small; the
-    caller moves ring_start and prev_num_accepted_tokens, (slots,), int32, which a small kernel puts side by side.
+    caller moves ring_start and prev_num_accepted_tokens, (slots,), int32.
     d_split, enable_pdl, the scratch cb_scaled, cumAdt_vec and cb_old, precompute_heads_per_cta and algorithm have no
     effect.
 
@@ -131,30 +159,36 @@ def checkpointing_ssu(
     rows = x_cache.shape[2]
     if tokens >= rows:
         conventions.refuse("rows of x_cache", rows, f"more than the {tokens} tokens of a sequence in a call")
-    each = {"x": x, "dt": dt, "B": B, "C": C, "z": z, "out": out}
+    result = out
     if cu_seqlens is not None:
-        each = {name: None if array is None else array[0] for name, array in each.items()}
-    replay.selective_state_update_replay(
+        x, dt, B, C, out = x[0], dt[0], B[0], C[0], out[0]
+        z = None if z is None else z[0]
+    replay.replay_by_columns(
         state,
         x_cache,
         B_cache,
         dt_cache,
-        tensors.cursors(ring_start, prev_num_accepted_tokens),
-        A=A,
-        D=D,
-        dt_bias=dt_bias,
-        dt_softplus=dt_softplus,
-        state_batch_indices=state_batch_indices,
-        window=rows - tokens,
-        cu_seqlens=cu_seqlens,
-        fold=False,
-        pad_slot_id=pad_slot_id,
-        rand_seed=rand_seed,
-        philox_rounds=philox_rounds,
-        state_scale=state_scale,
-        **each,
+        ring_start,
+        prev_num_accepted_tokens,
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        dt_softplus,
+        state_batch_indices,
+        rows - tokens,
+        cu_seqlens,
+        pad_slot_id,
+        rand_seed,
+        philox_rounds,
+        state_scale,
+        out,
     )
-    return out
+    return result
 
 
 MODULES: installing.Modules = {

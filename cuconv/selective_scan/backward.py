@@ -154,8 +154,8 @@ def selective_scan_varlen_bwd(
     Sequence i has the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, begins with initial_state[i] and ends
     with the state of which dlast_state[i] is the gradient; of an empty one dinitial_state[i] is dlast_state[i]. Tokens
     of no sequence have gradients of 0. The states that selective_scan_varlen_fn reads from its pool it overwrites, so
-    here they are arrays of their own, one row a sequence. States before every 256 tokens of a sequence are found by one
-    launch more, and take memory as in selective_scan_bwd.
+    here they are arrays of their own, one row a sequence. States before every 256 tokens are found by one launch more,
+    and take memory as in selective_scan_bwd; short sequences of more than 16 states take more.
 
     Nothing is awaited, and a captured CUDA graph may be replayed with other sequences of the same total, unless
     CUCONV_CHECK=1 in the environment has query_start_loc read back and checked.

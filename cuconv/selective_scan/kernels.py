@@ -279,6 +279,8 @@ class SelectiveScanBwd(Kernel):
 
     MOST_STATES: ClassVar[int] = 16
     """States that a block has under way: kBlockStates of selective_scan/scan_bwd.cuh."""
+    SHARED_BYTES: ClassVar[int] = 96 * 1024
+    """At least the shared memory of a block with `has_states`."""
 
     input_t: DType
     vec: int
@@ -287,14 +289,23 @@ class SelectiveScanBwd(Kernel):
     constant_c: bool
     shares_chunks: bool
     """Packed sequences share chunks."""
+    has_states: bool
+    """Those begin with states, or end with gradients of states."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwd]:
         for input_t in FLOATS:
-            for vec, shares_chunks in product((1, 2), (False, True)):
-                yield cls(input_t, vec, False, False, False, shares_chunks)
+            for vec, has_states in product((0, 1, 2), (False, True)):
+                yield cls(input_t, vec, False, False, False, True, has_states)
+            for vec in (1, 2):
+                yield cls(input_t, vec, False, False, False, False, False)
             for many_states, constant_b, constant_c in product((False, True), repeat=3):
-                yield cls(input_t, 0, many_states, constant_b, constant_c, False)
+                yield cls(input_t, 0, many_states, constant_b, constant_c, False, False)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """The states that sequences begin and end with."""
+        return self.constants["kDynamicBytes"] if self.has_states else 0
 
 
 @dataclass(frozen=True)
@@ -320,10 +331,13 @@ class SelectiveScanBwdStart(Kernel):
     """A thread marks `vec` floats as not yet there."""
 
     vec: int = 4
+    has_states: bool = False
+    """Packed sequences share chunks, and begin with states."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdStart]:
         yield cls()
+        yield cls(has_states=True)
 
 
 @dataclass(frozen=True)

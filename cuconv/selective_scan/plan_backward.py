@@ -30,6 +30,12 @@ COUNTERS = 4
 BLOCK_CHANNELS = 6
 """What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
 
+LONG = 512
+"""Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are apart, and of
+float32 with states. On an H200 16 sequences of 512 take 684 us with 1536 channels of float32, and 788 sharing chunks;
+with channels contiguous, bfloat16, 2341 and 2512, and 512 sequences of 8192 tokens in all 8906 and 2842.
+"""
+
 WORTH_SWEEPING = 10
 """The time of a forward scan by sweeps, tile_time() times multiprocessors for each row, up to which the same sweeps
 find the states before chunks sooner than blocks of chunks do. On an H200, at 5.7 (1 x 5120 x 4096, bfloat16), sweeps
@@ -81,9 +87,19 @@ class BackwardOperands(NamedTuple):
 
     @property
     def shares_chunks(self) -> bool:
-        """Whether packed sequences share chunks: without states of theirs only decay is another where one begins."""
-        states = (self.initial_state, self.dlast_state, self.dinitial_state, self.chunk_states)
-        return self.query_start_loc is not None and not any(states) and self.vector > 0
+        """Whether packed sequences share chunks. States of theirs need shared memory that not all devices have."""
+        if self.query_start_loc is None or self.d_state > SelectiveScanBwd.MOST_STATES:
+            return False
+        # Chunks take longer to share where tokens are apart, and among floats with states.
+        is_slower = self.vector == 0 or (self.has_states and self.u.itemsize == 4)
+        if is_slower and self.sequences * LONG <= self.u.shape[2]:
+            return False
+        return not self.has_states or has_shared_memory(self.u.device, SelectiveScanBwd.SHARED_BYTES)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether rows begin with states or end with gradients of states."""
+        return any((self.initial_state, self.dlast_state))
 
     @property
     def vector(self) -> int:
@@ -170,7 +186,7 @@ def plan(o: BackwardOperands) -> Plan:
         launches.append(Launch(kernel, config, kernel.params.pack_numbers(**known)))
 
     if batch and dim:
-        start = SelectiveScanBwdStart()
+        start = SelectiveScanBwdStart(has_states=o.shares_chunks and o.initial_state is not None)
         add(start, start.config(ceil_div(scratch.filled + scratch.zeros, start.vec * start.threads)))
         if _needs_states(o) and (swept := _swept(o)) is not None:
             config, sweeps = swept.launch_config(dim, batch)
@@ -203,8 +219,9 @@ def _kernel(o: BackwardOperands, input_t: DType) -> SelectiveScanBwd | Selective
         constant_b=not is_variable(o.B),
         constant_c=not is_variable(o.C),
         shares_chunks=o.shares_chunks,
+        has_states=o.shares_chunks and o.has_states,
     )
-    if kernel == SelectiveScanBwd(input_t, 2, False, False, False, False) and input_t.itemsize == 2:
+    if kernel == SelectiveScanBwd(input_t, 2, False, False, False, False, False) and input_t.itemsize == 2:
         overlapped = SelectiveScanBwdOverlapped(input_t)
         # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
         resident = overlapped.constants["kMinBlocks"]

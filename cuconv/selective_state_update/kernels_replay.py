@@ -130,12 +130,13 @@ class SelectiveStateUpdateReplay(_OfRows):
     many: bool
     stochastic: bool
     index32: bool
+    by_columns: bool
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateReplay]:
         flags = (False, True)
         for d_state in D_STATES:
-            for arrays, window, masked, many in product(_arrays(d_state), WINDOWS, flags, flags):
+            for arrays, window, masked, many, columns in product(_arrays(d_state), WINDOWS, flags, flags, flags):
                 input_t, state_t, b_t = (arrays[name] for name in ("input_t", "state_t", "b_t"))
                 if has_tensor_cores(d_state, input_t, state_t, b_t, arrays["vec"]):
                     # Tensor cores take two rows a group.
@@ -145,6 +146,7 @@ class SelectiveStateUpdateReplay(_OfRows):
                 else:
                     tensor = False
                 common = {**arrays, "tensor": tensor, "window": window, "masked": masked, "many": many}
+                common["by_columns"] = columns
                 if is_whole(arrays["state_t"], arrays["vec"]):
                     yield cls(d_state, **common, x_vec=MAX_VECTOR_BYTES // arrays["input_t"].itemsize)
                 # Arrays that are not aligned are rare: they have the kernels that serve all.
@@ -188,10 +190,11 @@ class SelectiveStateUpdateReplayFew(Kernel):
     state_t: DType
     a_t: DType
     many: bool
+    by_columns: bool
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateReplayFew]:
-        for fields in product(cls.D_STATES, (*FLOATS, *CODES), (FLOAT32, BFLOAT16), (False, True)):
+        for fields in product(cls.D_STATES, (*FLOATS, *CODES), (FLOAT32, BFLOAT16), (False, True), (False, True)):
             yield cls(*fields)
 
     def launch_config(

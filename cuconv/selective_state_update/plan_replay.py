@@ -145,9 +145,11 @@ class Rings(NamedTuple):
     dt: Layout
     """(slots, nheads, ring_rows)."""
     cursors: Layout
-    """(slots, 4)."""
+    """(slots, 4); beside `live` (slots,), the rows of the oldest tokens."""
     window: int
     """Live tokens at most."""
+    live: Layout | None = None
+    """(slots,), with the strides of `cursors`: how many tokens are live, where these do not say it."""
 
 
 class Operands(NamedTuple):
@@ -265,7 +267,7 @@ def choose(
     masked = d_state != fits
     many = s.x.shape[1] != 1 or s.cu_seqlens is not None
     if _is_few(o, vec, index32):
-        return SelectiveStateUpdateReplayFew(d_state, arrays["state_t"], arrays["a_t"], many)
+        return SelectiveStateUpdateReplayFew(d_state, arrays["state_t"], arrays["a_t"], many, o.rings.live is not None)
     tensor = has_tensor_cores(fits, arrays["input_t"], arrays["state_t"], arrays["b_t"], vec)
     x_vec = MAX_VECTOR_BYTES // s.x.itemsize
     if not is_whole(plain._dtype(s.state), vec) or not plain._is_packed(o.rings.x, x_vec):
@@ -281,6 +283,7 @@ def choose(
         many=many,
         stochastic=s.stochastic,
         index32=index32,
+        by_columns=o.rings.live is not None,
     )
 
 

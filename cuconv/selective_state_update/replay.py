@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -150,9 +151,57 @@ def selective_state_update_replay(
     return result
 
 
+@quick
+def replay_by_columns(
+    state: Any,
+    x_ring: Any,
+    B_ring: Any,
+    dt_ring: Any,
+    ring_start: Any,
+    ring_live: Any,
+    x: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    z: Any,
+    dt_bias: Any,
+    dt_softplus: bool,
+    state_batch_indices: Any,
+    window: int,
+    cu_seqlens: Any,
+    pad_slot_id: int,
+    rand_seed: Any,
+    philox_rounds: int,
+    state_scale: Any,
+    out: Any,
+) -> Any:
+    """`selective_state_update_replay` with cursors in two arrays, for engines; fold is false.
+
+    ring_start and ring_live, (slots,), int32, have the row of a slot's oldest live token and the number of live ones.
+    They are only read: what a step leaves to be committed is not said.
+
+    Returns:
+        out, contiguous.
+    """
+    rounds = codes.rounds_of(philox_rounds)
+    seed, rand_seed = codes.seed_of(rand_seed)
+    given = (
+        *(state, x_ring, B_ring, dt_ring, ring_start, x, dt, A, B, C, D, z, dt_bias, state_batch_indices),
+        *(cu_seqlens, ring_live, rand_seed, state_scale, out),
+    )
+    padding = slots.padding(pad_slot_id, None)
+    softplus = checks.flag("dt_softplus", dt_softplus)
+    options = checks.integer("window", window), False, softplus, padding, seed is not None, rounds, False
+    (result,) = _replay_by_columns(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
+    return result
+
+
 def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: int, d_state: int) -> Rings:
     """Checks rings beside states of these sizes."""
     state, x_ring, B_ring, dt_ring, cursors = (given[name] for name in ("state", *RINGS))
+    live = given.get("ring_live")
     for name in RINGS:
         if given[name] is None:
             raise TypeError(message(name, "None", "an array"))
@@ -166,7 +215,7 @@ def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: i
         ("x_ring", FLOATS, (count, heads, rows, headdim), "slots, nheads, ring_rows, headdim"),
         ("B_ring", FLOATS, (count, groups, rows, d_state), "slots, ngroups, ring_rows, d_state"),
         ("dt_ring", (FLOAT32,), (count, heads, rows), "slots, nheads, ring_rows"),
-        ("cursors", (INT32,), (count, 4), "slots, 4"),
+        *((("cursors", (INT32,), (count, 4), "slots, 4"),) if live is None else ()),
     ):
         layout = given[name]
         assert layout is not None
@@ -175,9 +224,15 @@ def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: i
         order = tuple(range(len(shape)))
         if layout.size and layout.strides[1:] != dense_strides(shape, order)[1:]:
             raise ValueError(message(name, f"strides {layout.strides}", "an array contiguous behind its slots"))
-    if cursors.offset % 8 or (count > 1 and cursors.strides[0] % 2):
+    if live is not None:
+        for name, layout in (("cursors", cursors), ("ring_live", live)):
+            checks.dtype(name, layout.dtype, (INT32,))
+            checks.shape(name, layout.shape, (count,), "slots")
+        if count > 1 and live.strides != cursors.strides:
+            raise ValueError(message("ring_live", f"strides {live.strides}", f"{cursors.strides}, those of cursors"))
+    elif cursors.offset % 8 or (count > 1 and cursors.strides[0] % 2):
         raise ValueError(message("cursors", "slots at odd places", "each slot aligned to 8 bytes"))
-    return Rings(x_ring, B_ring, dt_ring, cursors, window)
+    return Rings(x_ring, B_ring, dt_ring, cursors, window, live)
 
 
 def by_row(layout: Layout | None, shape: tuple[int, ...]) -> Layout | None:
@@ -233,7 +288,8 @@ def _check(
     indices = step.state_batch_indices
     if indices is not None and len(indices.shape) != 1:
         raise ValueError(message("state_batch_indices", f"shape {indices.shape}", "1 axis (batch)"))
-    slots.by_sequence("force_flush", given["force_flush"], step.sequences, "sequences", (BOOL,))
+    forced = given.get("force_flush")
+    slots.by_sequence("force_flush", forced, step.sequences, "sequences", (BOOL,))
     if step.cu_seqlens is None:
         most = most_tokens(rings)
         if step.x.shape[1] > most:
@@ -242,12 +298,15 @@ def _check(
     if fold and (step.cu_seqlens is not None or step.x.shape[1] != 1):
         raise ValueError(message("fold", True, "False or None for several tokens, which may be rejected"))
     folds = folds_at_once(step, rings) if fold is None else fold
-    operands = Operands(step, rings, given["force_flush"], folds)
-    return Checked(operands, checked.outputs, updated=("state", *RINGS, "state_scale"), in_place=checked.in_place)
+    operands = Operands(step, rings, forced, folds)
+    updated = RINGS if rings.live is None else RINGS[:-1]
+    return Checked(operands, checked.outputs, updated=("state", *updated, "state_scale"), in_place=checked.in_place)
 
 
 def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
     named = {name: array for name, array in arrays.items() if name != "out"}
+    if o.rings.live is not None:
+        named["cursors"] = _side_by_side(named["cursors"], named.pop("ring_live"))
     if seed is not None:
         named["rand_seed"] = seed
     step = reference.replay(
@@ -261,6 +320,11 @@ def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
     out, written = np.zeros(arrays["x"].shape), step.is_computed if o.step.keeps_padding else ...
     step.write(out, arrays["state"], arrays["state_scale"], step.rings)
     arrays["out"][written] = out[written].astype(arrays["out"].dtype)
+
+
+def _side_by_side(start: Any, live: Any) -> Any:
+    """Cursors that say what two arrays do."""
+    return np.stack([start, live, 0 * start, 0 * start], axis=1)
 
 
 def check_cursors(cursors: Any, slots_used: Any, rows: int, window: int) -> None:
@@ -290,7 +354,8 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     live = (used >= 0) & (used < step.state.shape[0]) & (lengths > 0)
     if sources is not None:
         live &= used != step.pad_slot_id
-    check_cursors(read("cursors"), used[live], rows, o.rings.window)
+    cursors = read("cursors") if o.rings.live is None else _side_by_side(read("cursors"), read("ring_live"))
+    check_cursors(cursors, used[live], rows, o.rings.window)
 
 
 _replay = Operation(
@@ -306,6 +371,16 @@ _replay = Operation(
     contents=_check_contents,
     absent=(
         *("dst_state_batch_indices", "intermediate_states_buffer", "intermediate_state_indices"),
-        *("num_accepted_tokens", "state_column", "parents", "count"),
+        *("num_accepted_tokens", "state_column", "parents", "count", "ring_live"),
     ),
+)
+# Arrays that are absent cost a call some time, too.
+_replay_by_columns = replace(
+    _replay,
+    inputs=(
+        *("state", *RINGS, "x", "dt", "A", "B", "C", "D", "z", "dt_bias"),
+        *("state_batch_indices", "cu_seqlens", "ring_live", "rand_seed", "state_scale"),
+    ),
+    name="selective_state_update_replay_by_columns",
+    absent=(*_replay.absent[:-1], "has_initial_state", "force_flush"),
 )

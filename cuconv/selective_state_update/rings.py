@@ -199,7 +199,7 @@ _fold = Operation(
     reference=_reference_fold,
     absent=(
         *("x", "dt", "B", "C", "D", "z", "dt_bias", "out"),
-        *("cu_seqlens", "has_initial_state", "rand_seed", "force_flush"),
+        *("cu_seqlens", "has_initial_state", "rand_seed", "force_flush", "ring_live"),
         *("intermediate_states_buffer", "intermediate_state_indices", "num_accepted_tokens", "state_column", "parents"),
     ),
 )

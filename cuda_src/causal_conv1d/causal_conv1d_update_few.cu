@@ -7,9 +7,9 @@
 // a call does not ask for, and all loads but those of states in slots that are looked up are issued at once.
 //
 // A packed sequence is taken to have the token of its own number, as where each has one, until its borders are there:
-// 128 x 6144 take 4.93 us so, 5.46 if they wait for the borders, and 4.83 where tokens are not packed (H200); 1 x 6144
-// take 2.13, 2.14 and 2.09. Where a sequence has its token elsewhere a second pass advances it, which is apart, so that
-// the first one has neither its code nor its registers.
+// 128 x 6144 take 5.0 us so, 5.5 if they wait for the borders, and 4.9 where tokens are not packed (H200). One that has
+// its token elsewhere then loads that one. What only such sequences and padding need lies behind all else: 8 x 6144
+// take 2.37 us so, as where tokens are not packed, and 2.41 with a second pass for them.
 //
 // Layout: x and the results of any strides, channels contiguous and aligned when kVec > 1; the filter contiguous. A
 // state is kStateLen columns: contiguous, one channel after another (kRows), or of any strides, with vectors of
@@ -83,21 +83,23 @@ struct CausalConv1dUpdateFewParams {
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
           bool kRows, bool kIndexed, bool kMoved, bool kAddressed, bool kPacked, bool kGated, bool kSplit>
 struct CausalConv1dUpdateFewTraits {
-    static constexpr int kThreads = 128;
+    static constexpr int kThreads = 256;       // at most, in large packed steps
+    static constexpr int kUsualThreads = 128;  // in all others
     static constexpr bool kIsHalf = sizeof(input_t) == 2 && sizeof(weight_t) == 2 && sizeof(state_t) == 2;
     // 128 x 6144 is one wave of blocks then, as where tokens are not packed: 4.93 us instead of 5.32.
-    static constexpr int kMinBlocks = kPacked && !kGated && kWidth <= 4 && kIsHalf ? 12 : 1;
+    static constexpr int kMinBlocks = kPacked && !kGated && kWidth <= 4 && kIsHalf ? 6 : 1;
+    // Lanes with four channels load one border each, in turns, and vote: the compiler has two borders that all lanes
+    // load in uniform registers, and waits for them before it loads states.
+    static constexpr bool kBordersInTurns = kVec >= 4;
     static_assert(kIsWidth<kWidth> && kStateLen > 0 && (kStateLen == kWidth || kStateLen == kWidth - 1));
     static_assert(!kSplit || (!kMoved && !kAddressed && !kPacked && !kGated));
 };
 
 // Where a sequence's state is and goes, and its token.
-template <bool kIndexed, bool kMoved, bool kAddressed, bool kPacked>
+template <bool kIndexed, bool kMoved, bool kAddressed>
 struct FewIndices {
     RawIndex slot;
     RawIndex target;
-    unsigned begin;
-    unsigned end;
     unsigned past;
     bool has_column;
 
@@ -115,12 +117,6 @@ struct FewIndices {
             slot.low = load_word<Memory::kMutable, int>(place);
             if (p.conv_state_indices_is_int64) slot.high = load_word<Memory::kMutable, int>(place + 1);
         }
-        if constexpr (kPacked) {
-            // The lowest words: wrong borders give wrong results, not wrong accesses.
-            const int* const borders = static_cast<const int*>(p.query_start_loc) + batch * p.query_start_loc_words;
-            begin = load_word<Memory::kMutable, unsigned>(borders);
-            end = load_word<Memory::kMutable, unsigned>(borders + p.query_start_loc_words);
-        }
     }
 
     // What is not needed before all else.
@@ -137,45 +133,58 @@ struct FewIndices {
     }
 };
 
+// The borders of a packed sequence, the lowest words of them: wrong ones give wrong results, not wrong accesses.
+template <bool kInTurns>
+struct FewBorders {
+    unsigned begin;  // with kInTurns what the lane has loaded, which is the end in odd lanes
+    unsigned end;
+
+    __device__ __forceinline__ void load(const CausalConv1dUpdateFewParams& p, int batch) {
+        const int* const borders = static_cast<const int*>(p.query_start_loc) + batch * p.query_start_loc_words;
+        const int next = p.query_start_loc_words;
+        begin = load_word<Memory::kMutable, unsigned>(borders + (kInTurns ? lane_id() % 2 * next : 0));
+        if (!kInTurns) end = load_word<Memory::kMutable, unsigned>(borders + next);
+    }
+
+    // Whether the sequence has just this token and `holds` is true, with kInTurns in all lanes.
+    __device__ __forceinline__ bool are_around(int token, bool holds) const {
+        const unsigned row = static_cast<unsigned>(token);
+        if (!kInTurns) return holds & (begin == row) & (end == row + 1);
+        return lanes_where(holds & (begin == row + lane_id() % 2)) == kAllLanes;
+    }
+
+    // Brings both to all lanes, which take part together.
+    __device__ __forceinline__ void share() {
+        if (!kInTurns) return;
+        end = static_cast<unsigned>(from_lane(static_cast<int>(begin), 1));
+        begin = static_cast<unsigned>(from_lane(static_cast<int>(begin), 0));
+    }
+};
+
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
           bool kRows, bool kIndexed, bool kMoved, bool kAddressed, bool kPacked, bool kGated, bool kSplit,
           typename Traits>
 struct FewStep {
-    // Advances the block's sequence. kGuesses: a packed one is taken to have the token of its own number. Returns
-    // whether it has; else nothing has been stored.
-    template <bool kGuesses>
-    __device__ __forceinline__ static bool pass(const CausalConv1dUpdateFewParams& p) {
-        constexpr bool kIsFirst = kGuesses || !kPacked;
-        const auto wait = [] {
-            if (kIsFirst) wait_for_preceding();
-        };
+    // Advances the block's sequence.
+    __device__ __forceinline__ static void run(const CausalConv1dUpdateFewParams& p) {
         constexpr int kFirst = kStateLen - (kWidth - 1);  // first column that the filter reads
-        if (kIsFirst) let_next_start();
+        let_next_start();
         const int batch = static_cast<int>(blockIdx.x);
+        const int threads = kPacked ? static_cast<int>(blockDim.x) : Traits::kUsualThreads;
         // Threads beyond the last channel load what it has. To leave here would wait for `dim` before all else.
-        const int own_channel = static_cast<int>(blockIdx.y * Traits::kThreads + threadIdx.x) * kVec;
+        const int own_channel = (static_cast<int>(blockIdx.y) * threads + static_cast<int>(threadIdx.x)) * kVec;
         const int channel = min(own_channel, p.dim - kVec);
-        FewIndices<kIndexed, kMoved, kAddressed, kPacked> indices(p, batch);
+        FewIndices<kIndexed, kMoved, kAddressed> indices(p, batch);
         // The slot is asked for before all else, which takes 2.37 us instead of 2.42 at 8 x 6144. What waits for an
         // index comes behind sync_warp(): else the compiler waits before it issues the loads in front of it, too. These
         // are not marked as constant, for it moves such ones behind.
-        if (kIndexed && (!kPacked || kGuesses)) sync_warp();
+        if (kIndexed) sync_warp();
         const FewFilter<kWidth, weight_t, kVec> raw(p, channel);
-        int row = kGuesses ? min(batch, p.total - 1) : batch, tokens = 1;
-        const auto take_borders = [&] {
-            const unsigned total = static_cast<unsigned>(p.total);
-            row = static_cast<int>(min(indices.begin, total));
-            tokens = max(static_cast<int>(min(indices.end, total)) - row, 0);
-        };
-        if (kPacked && !kGuesses) {
-            sync_warp();
-            take_borders();
-        }
-        // An array of x's shape, of which a thread has the part that begins at its token, or at the last one.
+        int row = kPacked ? min(batch, p.total - 1) : batch, tokens = 1;
+        // An array of x's shape, of which a thread has the part that begins at its token.
         const auto load_beside = [&](const void* array, int stride, int dim_stride) {
-            const int token = kPacked && !kGuesses ? min(row, p.total - 1) : row;
             return load<kVec, Memory::kMutable>(static_cast<const input_t*>(array) +
-                                                (token * stride + (kVec > 1 ? channel : channel * dim_stride)));
+                                                (row * stride + (kVec > 1 ? channel : channel * dim_stride)));
         };
         Vec<input_t, kVec> x, pre, post, residual;
         const auto load_inputs = [&] {
@@ -189,7 +198,9 @@ struct FewStep {
                 residual = load_beside(p.residual, p.residual_stride, p.residual_dim_stride);
             }
         };
-        if (!kStartsEarly || !kIsFirst) load_inputs();
+        if (!kStartsEarly) load_inputs();
+        FewBorders<Traits::kBordersInTurns> borders;
+        if (kPacked) borders.load(p, batch);
         if constexpr (kMoved || kAddressed) indices.load_addresses(p, batch);
         const auto store_result = [&](int token, const Vec<input_t, kVec>& result) {
             if constexpr (kSplit) {
@@ -211,7 +222,7 @@ struct FewStep {
         if (kIndexed) sync_warp();
         int slot = batch;
         if (kIndexed) slot = indices.has_column ? indices.slot.below(p.slots, p.pad_slot_id) : -1;
-        const bool has_slot = (!kIndexed || slot >= 0) && (!kPacked || tokens > 0);
+        const bool has_slot = !kIndexed || slot >= 0;
         // Zeros for a sequence's tokens from number `t` on, and behind the last sequence for those of none.
         const auto store_padding = [&](int t) {
             if ((kAddressed && p.keeps_padding) || own_channel >= p.dim) return;
@@ -219,11 +230,10 @@ struct FewStep {
 #pragma unroll 1
             for (t += row; t < end; ++t) store_result(t, Vec<input_t, kVec>::zero());
         };
-        if (!has_slot) {
-            wait();
-            if (kGuesses) return false;
+        if (!kPacked && !has_slot) {
+            wait_for_preceding();
             store_padding(0);
-            return true;
+            return;
         }
         const auto state_at = [&](int slot_) {
             return static_cast<state_t*>(p.conv_state) + slot_ * static_cast<index_t>(p.conv_state_stride[0]) +
@@ -233,49 +243,52 @@ struct FewStep {
         };
         PackedVec<state_t, kVec * kStateLen> whole = {};
         Vec<state_t, kVec> columns[kStateLen + 1] = {};
-        state_t* const from = state_at(slot);
-        if (!kAddressed || indices.past != 0) {
-            if constexpr (kRows) {
-                whole.template load<Memory::kMutable>(from);
-            } else {
-                // The first column of a longer state leaves it unread.
+        state_t* to = nullptr;
+        const auto load_state = [&] {
+            state_t* const from = state_at(slot);
+            if (!kAddressed || indices.past != 0) {
+                if constexpr (kRows) {
+                    whole.template load<Memory::kMutable>(from);
+                } else {
+                    // The first column of a longer state leaves it unread.
 #pragma unroll
-                for (int k = kFirst; k < kStateLen; ++k) {
-                    columns[k] = load<kVec, Memory::kMutable>(from + k * p.conv_state_stride[1]);
+                    for (int k = kFirst; k < kStateLen; ++k) {
+                        columns[k] = load<kVec, Memory::kMutable>(from + k * p.conv_state_stride[1]);
+                    }
                 }
             }
-        }
-        // Where the state goes is known before its columns are there.
-        state_t* to = from;
-        if (kMoved || (kAddressed && p.dst_state_indices != nullptr)) {
-            const int target = indices.target.below(p.slots, p.pad_slot_id);
-            to = target < 0 ? nullptr : state_at(target);
-        }
-        if (kStartsEarly && kIsFirst) {
-            wait();
-            load_inputs();
-        }
-        float taps[kVec][kWidth], bias[kVec], inputs[kVec][kStateLen + 1], y[kVec];
-        raw.to_floats(p, taps, bias);
-        if (kGated && p.pre_gate != nullptr) x = multiply(x, pre);
-#pragma unroll
-        for (int c = 0; c < kVec; ++c) {
-#pragma unroll
-            for (int k = 0; k < kStateLen; ++k) {
-                inputs[c][k] = kRows ? whole.to_float(c * kStateLen + k) : columns[k].to_float(c);
+            // Where the state goes is known before its columns are there.
+            to = from;
+            if (kMoved || (kAddressed && p.dst_state_indices != nullptr)) {
+                const int target = indices.target.below(p.slots, p.pad_slot_id);
+                to = target < 0 ? nullptr : state_at(target);
             }
-            inputs[c][kStateLen] = x.to_float(c);
-            y[c] = activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], inputs[c] + kFirst, nullptr), 0);
-        }
-        if (kGated && p.post_gate != nullptr) multiply_rounded(y, post);
-        if (kGated && p.residual != nullptr) add(y, residual);
-        if (kGuesses &&
-            (indices.begin != static_cast<unsigned>(row) || indices.end != static_cast<unsigned>(batch + 1))) {
-            return false;
-        }
-        if (own_channel >= p.dim) return true;
-        store_result(row, Vec<input_t, kVec>::from_floats(y));
-        if (!p.is_read_only && !((kMoved || kAddressed) && to == nullptr)) {
+            if (kStartsEarly) {
+                wait_for_preceding();
+                load_inputs();
+            }
+        };
+        float inputs[kVec][kStateLen + 1], y[kVec];
+        const auto compute = [&] {
+            float taps[kVec][kWidth], bias[kVec];
+            raw.to_floats(p, taps, bias);
+            if (kGated && p.pre_gate != nullptr) x = multiply(x, pre);
+#pragma unroll
+            for (int c = 0; c < kVec; ++c) {
+#pragma unroll
+                for (int k = 0; k < kStateLen; ++k) {
+                    inputs[c][k] = kRows ? whole.to_float(c * kStateLen + k) : columns[k].to_float(c);
+                }
+                inputs[c][kStateLen] = x.to_float(c);
+                y[c] =
+                    activate<input_t, kSilu, false>(convolve<false>(taps[c], bias[c], inputs[c] + kFirst, nullptr), 0);
+            }
+            if (kGated && p.post_gate != nullptr) multiply_rounded(y, post);
+            if (kGated && p.residual != nullptr) add(y, residual);
+        };
+        const auto store_all = [&] {
+            store_result(row, Vec<input_t, kVec>::from_floats(y));
+            if (p.is_read_only || ((kMoved || kAddressed) && to == nullptr)) return;
             if constexpr (kRows) {
                 float moved[kVec * kStateLen];
 #pragma unroll
@@ -286,14 +299,40 @@ struct FewStep {
 #pragma unroll
                 for (int k = 0; k < kStateLen; ++k) store(to + k * p.conv_state_stride[1], columns[k + 1]);
             }
+        };
+        if constexpr (!kPacked) {
+            load_state();
+            compute();
+            if (own_channel < p.dim) store_all();
+        } else {
+            // Sequences that need nothing else: not the last one where padding follows it.
+            const bool is_plain =
+                (own_channel < p.dim) & ((batch + 1 < static_cast<int>(gridDim.x)) | (p.total <= batch + 1));
+            if (has_slot) {
+                load_state();
+                compute();
+                if (borders.are_around(row, is_plain)) {
+                    store_all();
+                    return;
+                }
+            } else {
+                wait_for_preceding();
+            }
+            borders.share();
+            if (own_channel >= p.dim) return;
+            const unsigned total = static_cast<unsigned>(p.total);
+            row = static_cast<int>(min(borders.begin, total));
+            tokens = max(static_cast<int>(min(borders.end, total)) - row, 0);
+            if (!has_slot || tokens == 0) {
+                store_padding(0);
+                return;
+            }
+            load_inputs();
+            compute();
+            store_all();
+            store_padding(1);
         }
-        // Last of all, so that no code of other calls lies between instructions: 2.15 us instead of 2.21 at 1 x 6144.
-        if (kPacked) store_padding(1);
-        return true;
     }
-
-    // For a sequence that the first pass has not advanced.
-    __device__ __noinline__ static void second_pass(const CausalConv1dUpdateFewParams& p) { pass<false>(p); }
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, int kStateLen,
@@ -304,12 +343,5 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_update_few_kernel(const __grid_constant__ CausalConv1dUpdateFewParams p) {
     using Step = FewStep<kWidth, input_t, weight_t, state_t, kVec, kSilu, kStateLen, kRows, kIndexed, kMoved,
                          kAddressed, kPacked, kGated, kSplit, Traits>;
-    if (Step::template pass<kPacked>(p)) return;
-    // Few channels a thread leave registers enough: 2.13 us instead of 2.15 at 1 x 6144; with four 2.92 instead of 2.87
-    // at 32 x 6144.
-    if constexpr (kVec < 4) {
-        Step::template pass<false>(p);
-    } else {
-        Step::second_pass(p);
-    }
+    Step::run(p);
 }

@@ -157,6 +157,24 @@ struct ChunkTokens {
         return (!kSharesChunks || token >= front) && token < live;
     }
 
+    // Leaves, of a chunk that sequences share, the last one that begins there as if the chunk began with it: the state
+    // behind the chunk does not depend on what comes before. Its first chunk has no sequence where all is padding.
+    __device__ __forceinline__ void keep_last_sequence(const SelectiveScanBwdOperands& p) {
+        int low = -1, high = p.sequences - 1;
+        while (low < high) {
+            const int middle = low + (high - low + 1) / 2;
+            if (first_token(p, middle) < begin + live) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        const int token = uniform(low < 0 ? -1 : first_token(p, low) - begin);
+        sequence = token < 0 ? -1 : uniform(low);
+        is_first = is_first || token >= 0;
+        front = max(front, token);
+    }
+
     // Whether the chunk is a place that no sequence needs.
     __device__ __forceinline__ bool is_unused() const { return stored == 0 && !is_first; }
 };

@@ -7,7 +7,7 @@
 // warp's state s, that is lanes from 4 s on: the first has the state before the chunk, the second A, and the third a
 // constant C. Lanes from 16 + 4 s on: the first has the gradient of the state behind the chunk, the second a constant
 // B, and the last hands over the gradient of the state before the chunk. The third ones have delta_bias and D.
-template <typename Shape, bool kManyStates, bool kConstantB, bool kConstantC>
+template <typename Shape, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks>
 struct LaneNumber {
     using T = typename Shape::input_t;
     static constexpr int kStates = Shape::kStates;
@@ -41,8 +41,9 @@ struct LaneNumber {
         channels = share.channels - !waits - is_bias;
         if (kind == 0 && !is_upper && tokens.live > 0) {
             if (tokens.is_first) {
+                // Sequences that share chunks begin at tokens, and end there.
                 const index_t* stride = p.initial_state_stride;
-                take(p.initial_state, stride[1], stride[2], tokens.sequence * stride[0], share);
+                if (!kSharesChunks) take(p.initial_state, stride[1], stride[2], tokens.sequence * stride[0], share);
             } else {
                 const float* const states = p.chunk_states != nullptr ? p.chunk_states : p.scratch + p.states_at;
                 const index_t* stride = p.chunk_states_stride;
@@ -52,7 +53,7 @@ struct LaneNumber {
             take(p.scratch + kCounters, p.d_state, 1, (share.number(p) + waits) * p.dim * p.d_state, share);
         } else if (kind == 0 && is_upper && (tokens.live > 0 || tokens.is_first)) {
             const index_t* stride = p.dlast_state_stride;
-            take(p.dlast_state, stride[1], stride[2], tokens.sequence * stride[0], share);
+            if (!kSharesChunks) take(p.dlast_state, stride[1], stride[2], tokens.sequence * stride[0], share);
         } else if (kind == 1 && !is_upper) {
             take(p.A, p.A_stride[0], p.A_stride[1], 0, share);
         } else if (kConstantB && kind == 1) {
@@ -119,7 +120,7 @@ struct LaneNumber {
         const int n = first_state + state;
         if (!hands_over || n >= p.d_state) return;
         ::hand_over(reinterpret_cast<float*>(at + first_state * state_step), value);
-        if (tokens.is_first && p.dinitial_state != nullptr) {
+        if (!kSharesChunks && tokens.is_first && p.dinitial_state != nullptr) {
             const index_t* const stride = p.dinitial_state_stride;
             p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = value;
         }

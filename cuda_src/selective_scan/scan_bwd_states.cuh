@@ -2,7 +2,7 @@
 // back.
 #pragma once
 
-#include "selective_scan/scan_bwd_numbers.cuh"
+#include "selective_scan/scan_bwd_ends.cuh"
 
 // Recurrences v -> whole * v + end over the lanes of a warp, of kStates states forward and as many back. Their links go
 // through shared memory, where a few lanes have all links of one recurrence: a third of the instructions that as many
@@ -197,8 +197,10 @@ struct ChannelSums {
 };
 
 // A lane's tokens of the states of its warp, interleaved. Where registers are few, B and C are taken twice.
-// Where it is tight, C gy is computed twice too, and a constant's sum over tokens is one number.
-template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice, bool kIsTight>
+// Where it is tight, C gy is computed twice too, and a constant's sum over tokens is one number. Sequences that begin
+// and end inside the chunk may have states of their own, in SequenceEnds.
+template <typename Shape, typename Numbers, bool kConstantB, bool kConstantC, bool kTakesTwice, bool kIsTight,
+          bool kHasStates>
 struct StatesPass {
     using T = typename Shape::input_t;
     static constexpr int kTokens = Shape::kTokens;
@@ -211,6 +213,7 @@ struct StatesPass {
     float pull[kStates][kTokens];
     float b[kStates][kTokens];
     float c[kStates][kTokens];
+    SequenceEnds<Shape>* sequences;
 
     // Takes the states through this lane's tokens as if zeros came before them and behind, from the n-th of those in
     // shared memory on.
@@ -223,14 +226,21 @@ struct StatesPass {
             A[k] = Numbers::A(number, k);
             const float rate = A[k] * kLog2E;
             take_matrices(lane, shared, number, n, k);
+            float start[kTokens], end[kTokens];
+            take_ends(lane, n, k, end);
+            take_starts(lane, n, k, start);
             float h = 0.0f;
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
                 // Nothing goes on to another sequence, nor comes back from one.
-                decay[k][t] = lane.cuts >> t & 1 ? 0.0f : exp2_approx(lane.dt[t] * rate);
-                pull[k][t] = lane.gy[t] * c[k][t];
-                h = fmaf(h, decay[k][t], lane.dt_u[t] * b[k][t]);
+                const float through = exp2_approx(lane.dt[t] * rate);
+                decay[k][t] = lane.cuts >> t & 1 ? 0.0f : through;
+                if (kHasStates && (lane.cuts >> t & 1) != 0) start[t] *= through;
+                pull[k][t] = pull_of(lane, k, t, end);
+                h = fmaf(h, decay[k][t], kHasStates ? fmaf(lane.dt_u[t], b[k][t], start[t]) : lane.dt_u[t] * b[k][t]);
             }
+            // What initial states are behind the first tokens, for finish().
+            if constexpr (kHasStates) SequenceEnds<Shape>::put(sequences->starts[n + k], lane.lane, start);
             float e = pull[k][kTokens - 1];
 #pragma unroll
             for (int t = kTokens - 1; t > 0; --t) e = fmaf(e, decay[k][t], pull[k][t - 1]);
@@ -249,18 +259,22 @@ struct StatesPass {
     __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
                                            const WarpScan<kStates>& scan,
                                            ChannelSums<Shape, kConstantB, kConstantC>& sums, float (&dA)[kStates]) {
+        const unsigned begun = kHasStates && sequences->begun_count > 0 ? lane.cuts : 0;
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
             if (kTakesTwice) take_matrices(lane, shared, number, n, k);
             if (kIsTight) {
+                float end[kTokens];
+                take_ends(lane, n, k, end);
 #pragma unroll
-                for (int t = 0; t < kTokens; ++t) pull[k][t] = lane.gy[t] * c[k][t];
+                for (int t = 0; t < kTokens; ++t) pull[k][t] = pull_of(lane, k, t, end);
             }
-            float kept[kTokens];
+            float kept[kTokens], start[kTokens];
+            take_starts(lane, n, k, start);
             float now = scan.forward(lane.lane, k);
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
-                kept[t] = now * decay[k][t];
+                kept[t] = kHasStates ? fmaf(now, decay[k][t], start[t]) : now * decay[k][t];
                 now = fmaf(lane.dt_u[t], b[k][t], kept[t]);
                 float& dC = sums.dC[k][kConstantC && kIsTight ? 0 : t];
                 dC = fmaf(lane.gy[t], now, dC);
@@ -276,12 +290,33 @@ struct StatesPass {
                 lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
                 lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
                 dA[k] = fmaf(product, lane.dt[t], dA[k]);
+                // The gradient of an initial state is made of this one.
+                if (kHasStates && (begun >> t & 1) != 0) sequences->put(n + k, lane.lane, t, e);
                 if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
             }
         }
     }
 
  private:
+    // What goes from a token's result to the gradient of the state behind it, and at a sequence's last token what comes
+    // from its last state.
+    __device__ __forceinline__ float pull_of(const LaneTokens<Shape>& lane, int k, int t,
+                                             const float (&end)[kTokens]) const {
+        return kHasStates ? fmaf(lane.gy[t], c[k][t], end[t]) : lane.gy[t] * c[k][t];
+    }
+
+    // The gradients of last states at the tokens where sequences end.
+    __device__ __forceinline__ void take_ends(const LaneTokens<Shape>& lane, int n, int k,
+                                              float (&end)[kTokens]) const {
+        if constexpr (kHasStates) SequenceEnds<Shape>::take(sequences->ends[n + k], lane.lane, end);
+    }
+
+    // What comes of initial states at the tokens where sequences begin.
+    __device__ __forceinline__ void take_starts(const LaneTokens<Shape>& lane, int n, int k,
+                                                float (&start)[kTokens]) const {
+        if constexpr (kHasStates) SequenceEnds<Shape>::take(sequences->starts[n + k], lane.lane, start);
+    }
+
     template <typename Shared>
     __device__ __forceinline__ void take_matrices(const LaneTokens<Shape>& lane, const Shared& shared, float number,
                                                   int n, int k) {

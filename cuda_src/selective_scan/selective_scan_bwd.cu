@@ -10,8 +10,8 @@
 // before the chunk is in chunk_states. The gradient of the state behind it comes from the next chunk's block, which has
 // a smaller number, and so runs already, and is a channel ahead. Sums over channels and over tokens leave the block as
 // one number each; selective_scan_bwd_matrices and selective_scan_bwd_parameters add these in a fixed order.
-// Packed sequences begin chunks of their own or, where none has states, share them: then a chunk goes on from the one
-// before it, and where a sequence begins nothing goes over.
+// Packed sequences begin chunks of their own or share them: then a chunk goes on from the one before it, and where a
+// sequence begins nothing goes over. What it begins and ends with is added to what tokens bring (scan_bwd_ends.cuh).
 //
 // For every channel, a thread prepares two tokens, each warp takes its states through all of them, forward and back
 // (scan_bwd_states.cuh), and the thread finishes its two tokens with the sums of all warps (scan_bwd_tokens.cuh).
@@ -22,7 +22,8 @@
 // input_t      u, delta, z, dout, variable B and C, and their gradients
 // kVec         tokens per access, 0 where they may be apart           kManyStates  whether d_state exceeds 16
 // kConstantB   whether B is (dim, d_state)                            kConstantC   whether C is
-// kSharesChunks  whether packed sequences share chunks
+// kSharesChunks  whether packed sequences share chunks                kHasStates   whether these have states
+#include "selective_scan/scan_bwd_ends.cuh"
 #include "selective_scan/scan_bwd_numbers.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 #include "selective_scan/scan_bwd_tokens.cuh"
@@ -31,7 +32,8 @@ struct SelectiveScanBwdParams {
     SelectiveScanBwdOperands operands;
 };
 
-template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks>
+template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks,
+          bool kHasStates>
 struct SelectiveScanBwdTraits {
     static constexpr int kThreads = 128;
     using Shape = ChunkShape<input_t>;
@@ -43,21 +45,30 @@ struct SelectiveScanBwdTraits {
     // compiler reports, not timed. bfloat16 of many states fits in 255 registers as it is.
     static constexpr bool kIsTight = kManyStates ? !(kIsVariable && kIsSame<input_t, __nv_bfloat16>)
                                                  : kIsVariable && sizeof(input_t) == 4 && (kVec != 2 || kSharesChunks);
+    // Whether shared memory keeps the place of sums over channels, which saves the spills of most types with states.
+    static constexpr bool kKeepsPlace = kIsTight || kHasStates;
     // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
-    static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0;
-    static_assert(kThreads == Shape::kThreads);
+    static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0 && !kHasStates;
+    // The shared memory of kHasStates, for SequenceEnds.
+    static constexpr int kDynamicBytes = 45072;
+    static_assert(kThreads == Shape::kThreads && kDynamicBytes == sizeof(SequenceEnds<Shape>));
+    static_assert(!kHasStates || (kSharesChunks && !kManyStates));
 };
 
 template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks,
-          typename Traits = SelectiveScanBwdTraits<input_t, kVec, kManyStates, kConstantB, kConstantC, kSharesChunks>>
+          bool kHasStates,
+          typename Traits =
+              SelectiveScanBwdTraits<input_t, kVec, kManyStates, kConstantB, kConstantC, kSharesChunks, kHasStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_kernel(const SelectiveScanBwdParams params) {
     using Shape = typename Traits::Shape;
-    using Numbers = LaneNumber<Shape, kManyStates, kConstantB, kConstantC>;
+    using Numbers = LaneNumber<Shape, kManyStates, kConstantB, kConstantC, kSharesChunks>;
     using Shared = BwdShared<Shape, Traits::kIsAhead>;
     constexpr int kStates = Shape::kStates;
     const SelectiveScanBwdOperands& p = params.operands;
     __shared__ Shared shared;
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    SequenceEnds<Shape>* const sequences = kHasStates ? reinterpret_cast<SequenceEnds<Shape>*>(dynamic) : nullptr;
     if (threadIdx.x == 0) shared.number = next_number(p.scratch + kBwdCounter);
     __syncthreads();
     const ChunkShare share(p, shared.number, true);
@@ -79,6 +90,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (!kConstantC) take_chunk<Shape, kSharesChunks>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
     }
     if (kSharesChunks) shared.cuts.find(p, tokens);
+    if constexpr (kHasStates) sequences->begin(p, tokens);
     Numbers place;
     place.begin(p, share, tokens);
     RawNumber<input_t> bias;
@@ -89,12 +101,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
     ChannelSums<Shape, kConstantB, kConstantC> channel_sums;
     channel_sums.begin(p, share, lane, warp);
-    if (Traits::kIsTight && threadIdx.x == 0) shared.matrices = channel_sums.matrices;
+    if (Traits::kKeepsPlace && threadIdx.x == 0) shared.matrices = channel_sums.matrices;
     TokenSums<Shape> token_sums;
     token_sums.begin(p, first_vector, kManyStates, lane, warp);
     OwnTokens<input_t> own;
     OwnEnds ends;
     __syncthreads();
+    if constexpr (kHasStates) sequences->fetch(p, share.first_channel, lane, warp);
     rows.load(own, 0);
     rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends, shared);
     const input_t* fetched_from = nullptr;
@@ -111,6 +124,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 if (!kConstantC)
                     take_chunk<Shape, kSharesChunks>(shared.C, C, p.C_stride, first_state, p.d_state, tokens);
             }
+            if (kHasStates) wait_for_copies();
             __syncthreads();
             const bool is_last = !kManyStates || first_state + kBlockStates >= p.d_state;
             if (first_state == 0) {
@@ -127,9 +141,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             number = place.to_float(bits);
             bits = place.load_next(i, first_state, is_last, p.d_state);
             auto& scan = shared.warps[warp].scan;
-            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight, Traits::kIsTight> pass;
+            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight || kHasStates,
+                       Traits::kIsTight, kHasStates>
+                pass;
+            pass.sequences = sequences;
             pass.begin(lanes, shared, number, warp * kStates, scan);
-            if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
+            if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
             if (kManyStates) channel_sums.load(p, first_state, i > 0);
             if (!kManyStates) channel_sums.clear_constants();
             typename WarpScan<kStates>::Links links;
@@ -142,7 +159,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (is_last) place.advance();
             float sums[kStates];
             pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
-            if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
+            if constexpr (kHasStates) {
+                sync_warp();
+                sequences->store_gradients(p, shared.dt, Numbers::A(number, lane % kStates), share.first_channel + i,
+                                           lane, warp);
+            }
+            if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
             if (kManyStates) channel_sums.store(p, first_state);
             const index_t n = first_state + warp * kStates + lane, at = (first_vector + i) * p.d_state + n;
             const bool is_stored = lane < kStates && n < p.d_state;
@@ -157,6 +179,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             }
             __syncthreads();
         }
+        if constexpr (kHasStates) {
+            if (has_next) sequences->fetch(p, share.first_channel + i + 1, lane, warp);
+        }
         if constexpr (Traits::kIsLate) rows.load(own, has_next ? i + 1 : i);
         rows.finish(shared, ends, i, from_lane(number, Numbers::kDLane), token_sums.parts[kStates],
                     token_sums.parts[kStates + 1]);
@@ -165,6 +190,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends, shared);
     }
     token_sums.store(share.channels - 1);
-    if (Traits::kIsTight) channel_sums.matrices = as_global(shared.matrices);
+    if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
     if (!kManyStates) channel_sums.store(p, 0);
 }

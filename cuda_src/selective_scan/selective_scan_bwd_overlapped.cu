@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_overlapped_kernel(const SelectiveScanBwdOverlappedParams params) {
     using Shape = typename Traits::Shape;
     using Shared = typename Traits::Shared;
-    using Numbers = LaneNumber<Shape, false, false, false>;
+    using Numbers = LaneNumber<Shape, false, false, false, false>;
     constexpr int kStates = Shape::kStates;
     const SelectiveScanBwdOperands& p = params.operands;
     extern __shared__ __align__(16) unsigned char dynamic[];
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const float number = place.to_float(bits);
         bits = place.load_next(i, 0, true, p.d_state);
         auto& scan = shared.warps[warp].scan;
-        StatesPass<Shape, Numbers, false, false, true, true> pass;
+        StatesPass<Shape, Numbers, false, false, true, true, false> pass;
         pass.begin(lanes, shared, number, warp * kStates, scan);
         typename WarpScan<kStates>::Links links;
         scan.take(lane, links);

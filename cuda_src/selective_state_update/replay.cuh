@@ -12,7 +12,9 @@ inline constexpr int kMaxReplayTokens = 16;
 
 // Rings of (slots, heads or groups, ring_rows, headdim, d_state or nothing), contiguous behind their slots. A slot's
 // cursor is four integers: the row of the oldest token, how many tokens are live, and what the step has done that is
-// not yet committed: the tokens it has put behind the live ones, and the live ones that it has put in the state.
+// not yet committed: the tokens it has put behind the live ones, and the live ones that it has put in the state. With
+// kByColumns cursors are the rows of the oldest tokens, ring_live is how many are live, both are only read, and nothing
+// is to be committed.
 struct ReplayOperands {
     void* x_ring;
     void* B_ring;
@@ -21,6 +23,7 @@ struct ReplayOperands {
     const void* force_flush;
     const void* count;
     void* state_scale;
+    const void* ring_live;
     SelectiveStateUpdateOperands operands;
     index_t x_ring_stride;  // slot
     index_t B_ring_stride;
@@ -44,6 +47,7 @@ struct ReplayFewOperands {
     void* dt_ring;
     void* state_scale;
     const void* force_flush;
+    const void* ring_live;
     SelectiveStateUpdateSingleOperands operands;
     int cursors_stride;
     int ring_rows;
@@ -171,6 +175,18 @@ struct RingCursor {
         place[3] = folded;
     }
 };
+
+// The first two words of a slot's cursor, with kByColumns those of two arrays.
+template <bool kByColumns, typename Operands>
+__device__ __forceinline__ uint2 load_cursor(const Operands& p, int slot) {
+    if constexpr (kByColumns) {
+        const int* const live = static_cast<const int*>(p.ring_live) + slot * static_cast<index_t>(p.cursors_stride);
+        return make_uint2(load_word<Memory::kMutable, unsigned>(RingCursor::place_of(p, slot)),
+                          load_word<Memory::kMutable, unsigned>(live));
+    } else {
+        return RingCursor::load(p, slot);
+    }
+}
 
 // Addresses of a head's rings in a slot.
 template <typename Traits>

@@ -74,7 +74,7 @@ struct FlushedHeads {
 #pragma unroll
         for (int i = 0; i < kParts; ++i) {
             cursors[i] = make_uint2(0, 0);
-            if (slots[i] >= 0) cursors[i] = RingCursor::load(p, slots[i]);
+            if (slots[i] >= 0) cursors[i] = load_cursor<Traits::kByColumns>(p, slots[i]);
         }
         const int own = task.rows.batch - first;
         int count = 0, rank = 0;

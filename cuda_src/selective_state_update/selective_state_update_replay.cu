@@ -18,6 +18,7 @@
 // kMany        several tokens
 // kStochastic  states are rounded up or down at random
 // kIndex32     all offsets fit in int32, those of states and rings from the beginning of their slot
+// kByColumns   cursors are in two arrays
 #include "selective_state_update/replay_fold.cuh"
 #include "selective_state_update/replay_products.cuh"
 
@@ -26,7 +27,7 @@ struct SelectiveStateUpdateReplayParams {
 };
 
 // How a warp divides live tokens among its groups of lanes, and new ones among the lanes that stand for one row.
-template <typename Base, int kBlockWarps, int kWindow, int kXVec, bool kTensor, bool kMany>
+template <typename Base, int kBlockWarps, int kWindow, int kXVec, bool kTensor, bool kMany, bool kColumns>
 struct ReplayRows : Base {
     static constexpr int kWarps = kBlockWarps;
     static constexpr int kPasses = (kWindow + Base::kGroups - 1) / Base::kGroups;
@@ -40,16 +41,17 @@ struct ReplayRows : Base {
     // Rows of the group that are put in memory at once.
     static constexpr int kPart = Base::kRowsOfGroup < 4 ? Base::kRowsOfGroup : 4;
     static constexpr bool kUsesTensorCores = kTensor;
+    static constexpr bool kByColumns = kColumns;
     static constexpr bool kMultipliesStates = kTensor && kIsSame<typename Base::State, typename Base::Matrix>;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
-          int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32>
+          int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32, bool kByColumns>
 struct SelectiveStateUpdateReplayTraits {
     static constexpr int kThreads = 128;
     using Rows = ReplayRows<RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false,
                                       false, kStochastic, kIndex32, kTensor ? 4 : kWarpSize>,
-                            kThreads / kWarpSize, kWindow, kXVec, kTensor, kMany>;
+                            kThreads / kWarpSize, kWindow, kXVec, kTensor, kMany, kByColumns>;
     // On an H200 a step of 64 sequences of Mamba-2 with 128 heads takes 45 us with 4 blocks and states of bfloat16, 50
     // with 2 and 52 with 3; with float32 91, 75 and 81.
     // Lanes with more of a row, or with B and C of more bits, would spill most of it for 4.
@@ -218,7 +220,7 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     }
     step.goes_on = uniform(static_cast<int>(has_past(s, begin.batch))) != 0;
     TileCursor<Traits> at(p, begin, step);
-    const RingCursor cursor(p, step.slot);
+    const RingCursor cursor(p, step.slot, load_cursor<Traits::kByColumns>(p, step.slot));
     step.live = step.goes_on ? cursor.live : 0;
     TileInputs<Traits> tile;
     HeadInputs<Traits> inputs;
@@ -236,7 +238,9 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     }
     if (begin.first_row == 0) {
         append_B<Traits>(p, at, cursor, step, maps);
-        if (begin.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
+        if constexpr (!Traits::kByColumns) {
+            if (begin.head == 0 && lane_id() == 0) cursor.leave(step.tokens, step.folds ? cursor.live : 0);
+        }
     }
     for (int heads = p.warp_heads; heads > 0; --heads) {
         const Head<Traits> head(p, inputs, step.tokens);
@@ -276,10 +280,11 @@ __device__ __forceinline__ void replay(const ReplayOperands& p, const WarpRows& 
     }
 }
 
-template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
-          int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32,
-          typename Traits = SelectiveStateUpdateReplayTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kWindow,
-                                                             kXVec, kTensor, kMasked, kMany, kStochastic, kIndex32>>
+template <
+    int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, int kWindow,
+    int kXVec, bool kTensor, bool kMasked, bool kMany, bool kStochastic, bool kIndex32, bool kByColumns,
+    typename Traits = SelectiveStateUpdateReplayTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kWindow, kXVec,
+                                                       kTensor, kMasked, kMany, kStochastic, kIndex32, kByColumns>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_replay_kernel(const SelectiveStateUpdateReplayParams params) {
     using Rows = typename Traits::Rows;

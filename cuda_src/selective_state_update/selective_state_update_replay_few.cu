@@ -7,7 +7,8 @@
 // fourth 16 bytes of the rows 2 g and 2 g + 1 of each. With one token it finishes the two of tile q, with several all
 // eight for token q.
 //
-// kDState  d_state    state_t  the pool of states    a_t  A    kMany  several tokens
+// kDState  d_state    state_t  the pool of states    a_t  A    kMany  several tokens    kByColumns  cursors are in two
+// arrays
 #include "selective_state_update/replay_few_states.cuh"
 #include "selective_state_update/replay_few_tokens.cuh"
 
@@ -15,8 +16,9 @@ struct SelectiveStateUpdateReplayFewParams {
     ReplayFewOperands operands;
 };
 
-template <typename Base, bool kMany>
+template <typename Base, bool kMany, bool kColumns>
 struct ReplayFewRows : Base {
+    static constexpr bool kByColumns = kColumns;
     static constexpr bool kHasMany = kMany;
     static constexpr int kWindows = 16;
     static constexpr int kXVecs = 8;
@@ -42,7 +44,7 @@ struct ReplayFewRows : Base {
     }
 };
 
-template <int kDState, typename state_t, typename a_t, bool kMany>
+template <int kDState, typename state_t, typename a_t, bool kMany, bool kByColumns>
 struct SelectiveStateUpdateReplayFewTraits {
     static constexpr int kThreads = 128;
     // On an H200 steps of 64 sequences of Mamba-2 with 128 heads, some of which flush, take 3 % longer with 4 blocks
@@ -53,7 +55,7 @@ struct SelectiveStateUpdateReplayFewTraits {
     static constexpr int kVec = 16 / static_cast<int>(sizeof(state_t));
     using Rows = ReplayFewRows<RowTraits<kDState, __nv_bfloat16, state_t, a_t, __nv_bfloat16, kVec, 2, true, false,
                                          false, false, false, false, true, 4, SelectiveStateUpdateSingleOperands>,
-                               kMany>;
+                               kMany, kByColumns>;
 };
 
 template <typename Traits>
@@ -332,7 +334,9 @@ __device__ __forceinline__ void replay_heads(const ReplayFewOperands& p, const S
 #pragma unroll
             for (int i = 0; i < Traits::kMatrixChunks; ++i) ::store(to + (i * 4 + lane_id() % 4) * 8, B.parts[i]);
         }
-        if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, kFolds ? cursor.live : 0);
+        if constexpr (!Traits::kByColumns) {
+            if (warp.head == 0 && lane_id() == 0) cursor.leave(step.tokens, kFolds ? cursor.live : 0);
+        }
     }
     // States that are asked for behind the tokens come behind them, too.
     if constexpr (Traits::kStatesFirst) wait_for_copies();
@@ -376,7 +380,7 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, ReplayFew
     if (!task.is_found) {
         // Behind states it would wait for those of all warps.
         force = load_force(p, warp.batch);
-        task.cursor = RingCursor::load(p, step.slot);
+        task.cursor = load_cursor<Traits::kByColumns>(p, step.slot);
     }
     if constexpr (Traits::kStatesFirst) tiles.start(range);
     if (!task.is_found) {
@@ -395,8 +399,8 @@ __device__ __forceinline__ void replay_few(const ReplayFewOperands& p, ReplayFew
     }
 }
 
-template <int kDState, typename state_t, typename a_t, bool kMany,
-          typename Traits = SelectiveStateUpdateReplayFewTraits<kDState, state_t, a_t, kMany>>
+template <int kDState, typename state_t, typename a_t, bool kMany, bool kByColumns,
+          typename Traits = SelectiveStateUpdateReplayFewTraits<kDState, state_t, a_t, kMany, kByColumns>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_replay_few_kernel(const SelectiveStateUpdateReplayFewParams params) {
     using Rows = typename Traits::Rows;

@@ -77,6 +77,10 @@ UNIT = (
     Case(136, 5, 6, 4, pool="channels_sliced", window="channels", rows=True, index="int64", **ODD),
     Case(132, 4, 4, 3, "float32", window="channels", slots=None),
     Case(136, 9, lengths=(6, 0, 1, 5), most=5, behind=2, window="channels", **ODD),
+    # Packed sequences that have as many tokens as all of them are taken to have, none of them, or only where they begin
+    # or end in common.
+    *(Case(136, 10, lengths=(3,), behind=behind) for behind in (0, 2)),
+    Case(136, 10, lengths=(2, 2, 2, 0, 4), **ODD),
     # The same of states and windows with contiguous columns.
     Case(136, 9, 3, window="columns", whole=True, rows=True, **ROWS, **ODD),
     Case(136, 6, 6, 3, "float16", "float32", window="columns", rows=True, index="int64", **COLUMNS, **FROZEN),
@@ -144,6 +148,8 @@ UNIT = (
     # Packed tokens, each in every kernel: of equal numbers, of any, of none, too many, behind the last sequence.
     *(Case(136, 14, lengths=(1,), most=1, **pool, **ODD) for pool in ({}, COLUMNS, {"pool": "channels_longer"})),
     *(Case(136, 14, lengths=(1, 0, 1, 1), most=1, behind=17, moved=True, **pool, **ODD) for pool in ({}, COLUMNS)),
+    Case(1160, 64, lengths=(1,), most=1),
+    Case(1160, 120, lengths=(1, 0, 2, 1), most=1, behind=3, **ODD),
     *(
         Case(136, 9, lengths=(4, 0, 2, 7, 1), behind=3, index="mixed", **mode, **pool, **ODD)
         for pool in ({}, COLUMNS, {"pool": "channels_longer"})

@@ -99,7 +99,7 @@ def shares(launch: Launch) -> tuple[Any, Any, Any]:
         first, block, thread = np.indices((*launch.config.grid[:2], launch.config.block[0])).astype(np.int64)
         if isinstance(kernel, CausalConv1dUpdateSeveral) and kernel.rows:
             first, block = block, first
-        channel = (block * kernel.threads + thread) * kernel.vec
+        channel = (block * launch.config.block[0] + thread) * kernel.vec
         return channel, first, channel < n["dim"]
     assert launch.config.grid[1] == 1
     block, thread = np.indices((launch.config.grid[0], launch.config.block[0])).astype(np.int64)
@@ -210,7 +210,7 @@ def test_indices_fit_at_any_size(shape: tuple[int, int], dtype: DType, width: in
     n = numbers_of(launch)
     if isinstance(launch.kernel, CausalConv1dUpdateFew | CausalConv1dUpdateSeveral):
         sequences, blocks, _ = launch.config.grid
-        threads = blocks * launch.kernel.threads
+        threads = blocks * launch.config.block[0]
         assert sequences == batch and dim <= threads * launch.kernel.vec <= MAX_DIVIDEND
         return
     # What the kernels count in 32 bits: sequences, those of a block that goes beyond the last one, too.

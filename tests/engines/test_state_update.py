@@ -330,7 +330,10 @@ def test_what_a_state_update_cannot_mean_is_refused() -> None:
 def test_flashinfer_s_rings_need_room_for_a_call() -> None:
     given, fixed = by_head(inputs("cpu", 2, 3)), by_head(parameters("cpu"))
     state, zeros = normal("cpu", SLOTS, HEADS, HEADDIM, STATES), torch.zeros(SLOTS, dtype=torch.int32)
-    rings = [torch.zeros(SLOTS, *sizes) for sizes in ((HEADS, 3, HEADDIM), (2, 3, STATES), (HEADS, 3))]
+    rings, longer = (
+        [torch.zeros(SLOTS, *sizes) for sizes in ((HEADS, rows, HEADDIM), (2, rows, STATES), (HEADS, rows))]
+        for rows in (3, 4)
+    )
     first = (state, *rings, zeros, zeros)
     with pytest.raises(ValueError, match="out: got None"):
         flashinfer.checkpointing_ssu(*first, **given, **fixed, out=None)
@@ -338,3 +341,8 @@ def test_flashinfer_s_rings_need_room_for_a_call() -> None:
         flashinfer.checkpointing_ssu(*first, **given, **fixed, out=torch.empty_like(given["x"]))
     with pytest.raises(ValueError, match="max_seqlen: got 2; wanted an int beside cu_seqlens, else None"):
         flashinfer.checkpointing_ssu(*first, **given, **fixed, out=torch.empty_like(given["x"]), max_seqlen=2)
+    for live, what in ((zeros.long(), "dtype int64"), (zeros[1:], "shape"), (zeros.repeat(2)[::2], "strides")):
+        with pytest.raises((TypeError, ValueError), match=f"ring_live: got {what}"):
+            flashinfer.checkpointing_ssu(
+                *(state, *longer, zeros, live), **given, **fixed, out=torch.empty_like(given["x"])
+            )

@@ -1,7 +1,7 @@
 """Device code with bugs planted in it, one at a time: the tests that are named for each must find it.
 
-A mutant that survives is a hole in the tests. `python -m tests.mutants` plants them all, which takes some minutes and
-is not part of the test suite; the suite only checks that every mutant still applies.
+A mutant that survives is a hole in the tests. `python -m tests.mutants` plants them all, which takes half an hour on
+two cores and is not part of the test suite; the suite only checks that every mutant still applies.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from unittest import mock
 
 import numpy as np
 
-import cuconv
 from cuconv.runtime.dtypes import BY_NAME, CODES, DType
 from cuconv.runtime.plan import Plan
 from cuconv.runtime.rounding import LARGEST
@@ -176,7 +175,7 @@ class Case(cases.Case):
     def placements(self) -> dict[str, Placement]:
         known, of_shape, of_dtype = self.integers(), self.shapes(), self.own_dtypes()
         placed = {}
-        for name in inspect.signature(getattr(cuconv, self.FUNCTION)).parameters:
+        for name in inspect.signature(self.function).parameters:
             shape = known[name].shape if name in known else of_shape.get(name)
             of_buffer = ("intermediate_states_buffer", "intermediate_state_scales")
             is_left_out = self.steps is None if name in of_buffer else not self.has(name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -35,6 +35,8 @@ class Case(plain.Case):
     """One call."""
 
     FUNCTION = "selective_state_update_replay"
+    OPERATION: ClassVar[str] = "_replay"
+    """The operation of `replay` that a call makes."""
     UPDATED = ("state", *RINGS, "state_scale")
 
     per_head: str = "all"
@@ -136,7 +138,7 @@ class Case(plain.Case):
                     bounds["state"][each.slot] = stored.states
                     if stored.scales is not None:
                         bounds["state_scale"][each.slot] = stored.scales.reshape(bounds["state_scale"].shape[1:])
-        rings = replace(step.rings, **{name: copies[name] for name in RINGS})
+        rings = replace(step.rings, **{name: copies[name] for name in RINGS if name in copies})
         step.write(out, copies["state"], scales, rings)
         error = step.errors()["dt_ring"].astype(np.float32)
         wanted = {**copies, **{name: Between(low[name], high[name]) for name in low}}
@@ -165,11 +167,11 @@ class Case(plain.Case):
             ):
                 return planner.plan(o)
 
-        operation = copy(operator._replay)
+        operation = copy(getattr(operator, self.OPERATION))
         # Without what is remembered of calls with the kernel that is planned otherwise.
         operation.plan, operation._remembered = plan, operation._prepare  # type: ignore[assignment]
         operation.recent = operation.known = ()
-        return replaced(operator, "_replay", operation)
+        return replaced(operator, self.OPERATION, operation)
 
 
 SERVED = plain.SERVED

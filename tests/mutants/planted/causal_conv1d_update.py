@@ -30,10 +30,12 @@ _MOVED_MANY = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_column
 _FEW_MOVED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_mixed-table_column-longer_2-moved"
 _SEVERAL = "causal_conv1d_update-136-5-seqlen_6-pool_channels_sliced-slots_odd-index_int64-window_channels-rows"
 _SEVERAL_PACKED = "causal_conv1d_update-136-9-slots_odd-window_channels-lengths_6,0,1,5-most_5-behind_2"
+_SEVERAL_GUESSED = "causal_conv1d_update-136-10-slots_odd-lengths_2,2,2,0,4"
 _SEVERAL_ROWS = "causal_conv1d_update-136-9-pool_columns-slots_odd-window_columns-lengths_6,0,1,5-most_5-behind_2"
 _SEVERAL_LONG_ROWS = "causal_conv1d_update-136-9-seqlen_3-pool_columns_and_one-slots_odd-window_columns-rows-whole"
 _FEW_SPLIT = "causal_conv1d_update_split-100,36-20-seqlen_1-width_3-out_last_sliced_dim-slots_odd"
 _FEW_PACKED = "causal_conv1d_update-131-11-pool_columns_and_one-slots_odd-index_int64-lengths_1,0,2-most_1-behind_3"
+_FEW_LARGE = "causal_conv1d_update-1160-120-slots_odd-lengths_1,0,2,1-most_1-behind_3"
 _FEW_GUESSED = "causal_conv1d_update-140-11-pool_columns-slots_None-moved-lengths_1,0,2,1-most_1-behind_3"
 _FEW_FRESH = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
 _FEW_COLUMNS = (
@@ -265,15 +267,36 @@ MUTANTS = (
     Mutant(
         "A packed step keeps the token that it took for its own before it knew where its sequence begins.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "indices.begin != static_cast<unsigned>(row) || indices.end",
-        "indices.end",
+        "holds & (begin == row) & (end == row + 1);",
+        "holds & (end == row + 1);",
         (_FEW_GUESSED,),
+    ),
+    Mutant(
+        "A packed step with four channels a thread keeps the token that it took for its own.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "holds & (begin == row + lane_id() % 2)",
+        "holds",
+        (_FEW_LARGE,),
+    ),
+    Mutant(
+        "A packed sequence with four channels a thread ends where it begins.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "from_lane(static_cast<int>(begin), 1)",
+        "from_lane(static_cast<int>(begin), 0)",
+        (_FEW_LARGE,),
+    ),
+    Mutant(
+        "Blocks of a large packed step take the channels that smaller blocks would.",
+        "causal_conv1d/causal_conv1d_update_few.cu",
+        "static_cast<int>(blockDim.x) : Traits",
+        "Traits::kUsualThreads : Traits",
+        (_FEW_LARGE,),
     ),
     Mutant(
         "A packed sequence without tokens takes the one that lies where its own would.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "indices.end != static_cast<unsigned>(batch + 1)",
-        "false",
+        "holds & (begin == row) & (end == row + 1);",
+        "holds & (begin == row);",
         (_FEW_GUESSED,),
     ),
     Mutant(
@@ -384,9 +407,23 @@ MUTANTS = (
     Mutant(
         "Packed tokens behind the last sequence of several keep what their results hold.",
         "causal_conv1d/causal_conv1d_update_several.cu",
-        "batch + 1 == static_cast<int>(kRows ? gridDim.y : gridDim.x) ? p.total : end",
-        "end",
+        "if (batch + 1 == static_cast<int>(kRows ? gridDim.y : gridDim.x)) behind = p.total - begin;",
+        "",
         (_SEVERAL_PACKED,),
+    ),
+    Mutant(
+        "A packed sequence of several tokens keeps those that it took for its own before it knew where it begins.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "border == static_cast<unsigned>(begin) && next_border",
+        "next_border",
+        (_SEVERAL_GUESSED,),
+    ),
+    Mutant(
+        "A packed sequence of several tokens has as many as it was taken to have.",
+        "causal_conv1d/causal_conv1d_update_several.cu",
+        "next_border == static_cast<unsigned>(begin + tokens)",
+        "true",
+        (_SEVERAL_GUESSED,),
     ),
     Mutant(
         "A small step's later results begin where their channels do in x.",

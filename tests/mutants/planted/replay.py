@@ -39,6 +39,8 @@ _FOLDS = "selective_state_update/replay_fold.cuh"
 _STATES = "selective_state_update/fold.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
 _WALKED = "selective_state_update/quantised_heads.cuh"
+_BY_COLUMNS = "replay_by_columns-5-4-8-128-groups_2"
+_FEW_BY_COLUMNS = "replay_by_columns-36-2-64-64-index_int64-window_2-work_2,1"
 _FEW = "selective_state_update/selective_state_update_replay_few.cu"
 _FEW_FLUSHED = "selective_state_update/replay_few_flushed.cuh"
 _FEW_TOKENS = "selective_state_update/replay_few_tokens.cuh"
@@ -324,6 +326,41 @@ MUTANTS = (
         "warp.head = heads.first + tile.head;",
         "warp.head = heads.first;",
         (_FOLD_HEADS,),
+    ),
+    Mutant(
+        "Where cursors are in two arrays, rows are taken for live tokens.",
+        "selective_state_update/replay.cuh",
+        "load_word<Memory::kMutable, unsigned>(live)",
+        "load_word<Memory::kMutable, unsigned>(RingCursor::place_of(p, slot))",
+        (_BY_COLUMNS,),
+    ),
+    Mutant(
+        "Where cursors are in two arrays, those of other slots are written.",
+        _KERNEL,
+        "if constexpr (!Traits::kByColumns) {",
+        "if constexpr (true) {",
+        (_BY_COLUMNS,),
+    ),
+    Mutant(
+        "The step of few tokens writes cursors in two arrays.",
+        _FEW,
+        "if constexpr (!Traits::kByColumns) {",
+        "if constexpr (true) {",
+        (_FEW_BY_COLUMNS,),
+    ),
+    Mutant(
+        "All warps of a block that puts live tokens in states take one warp's heads.",
+        "selective_state_update/selective_state_update_quantised_fold.cu",
+        "blockIdx.x * kWarps + warp",
+        "blockIdx.x * kWarps",
+        (_FOLD_HEADS, _FOLD_HEADS_FULL, _FOLD_HEADS_EMPTY),
+    ),
+    Mutant(
+        "Live tokens are left in their ring where warps walk over heads.",
+        "selective_state_update/selective_state_update_quantised_fold.cu",
+        "fold_heads<Rows>(params, static_cast<unsigned>(opaque(static_cast<int>(number))));",
+        "",
+        (_FOLD_HEADS, _FOLD_HEADS_FULL),
     ),
     Mutant(
         "The second digit of C does not count in products with codes.",

@@ -9,6 +9,8 @@ _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
 _SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _PACKED_STATES = "selective_scan_varlen_bwd-5-300+0+10+513"
+_PACKED_STATES_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9"
+_PACKED_MANY = "selective_scan_varlen_bwd-4-260+40x1-d_state_20-groups_2-matrices_transposed-others_strided-index_int64"
 _PACKED = "selective_scan_varlen_bwd-5-off5+301+0+2+255+3x1+40+off2-without_initial_state_dlast_state"
 _PACKED_APART = (
     "selective_scan_varlen_bwd-3-off3+250+8+300-d_state_3-dtype_float16"
@@ -120,13 +122,13 @@ MUTANTS = (
         "selective_scan/selective_scan_bwd_start.cu",
         "if (at >= p.filled + p.zeros) return;",
         "if (at >= p.filled) return;",
-        (_PACKED_STATES,),
+        (_PACKED_MANY,),
     ),
     Mutant(
         "A state goes on to the next sequence in the same chunk.",
         "selective_scan/scan_bwd_states.cuh",
-        "lane.cuts >> t & 1 ? 0.0f : exp2_approx",
-        "exp2_approx",
+        "lane.cuts >> t & 1 ? 0.0f : through",
+        "through",
         (_PACKED,),
     ),
     Mutant(
@@ -139,15 +141,15 @@ MUTANTS = (
     Mutant(
         "The state before a chunk is that of another sequence.",
         "selective_scan/selective_scan_bwd_states.cu",
-        "cuts >> t & 1 ? 0.0f : exp2_approx",
-        "exp2_approx",
+        "if (kSharesChunks) tokens.keep_last_sequence(p);",
+        "",
         (_PACKED_APART,),
     ),
     Mutant(
-        "The state before a chunk has more of another sequence behind a lane's tokens.",
-        "selective_scan/selective_scan_bwd_states.cu",
-        "cuts != 0 ? 0.0f : exp2_approx",
-        "exp2_approx",
+        "The state before a chunk has tokens of an earlier sequence.",
+        "selective_scan/scan_bwd.cuh",
+        "front = max(front, token);",
+        "",
         (_PACKED_APART,),
     ),
     Mutant(
@@ -170,6 +172,48 @@ MUTANTS = (
         "shared.front == 0 && live % 2 == 0",
         "shared.front == 0",
         (_PACKED_EVEN,),
+    ),
+    Mutant(
+        "The state before a chunk leaves out the initial state of its sequence.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "tokens.sequence >= 0",
+        "tokens.sequence < 0",
+        (_PACKED_STATES,),
+    ),
+    Mutant(
+        "Initial states are used before their copies are waited for.",
+        "selective_scan/selective_scan_bwd.cu",
+        "if (kHasStates) wait_for_copies();",
+        "",
+        (_PACKED_STATES,),
+    ),
+    Mutant(
+        "Initial states do not decay.",
+        "selective_scan/scan_bwd_states.cuh",
+        "start[t] *= through;",
+        "start[t] *= 1.0f;",
+        (_PACKED_STATES,),
+    ),
+    Mutant(
+        "The gradient of a last state reaches the token before the last.",
+        "selective_scan/scan_bwd_ends.cuh",
+        "ended[at].put(last,",
+        "ended[at].put(max(last - 1, 0),",
+        (_PACKED_STATES_EVEN,),
+    ),
+    Mutant(
+        "A sequence that ends in a later chunk than it begins has no gradient of its last state.",
+        "selective_scan/scan_bwd_ends.cuh",
+        "max(low - 1, 0) + thread",
+        "low + thread",
+        (_PACKED_STATES,),
+    ),
+    Mutant(
+        "The gradient of an empty sequence's state is zero.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "if (p.dlast_state != nullptr) gradient =",
+        "if (p.dlast_state == nullptr) gradient =",
+        (_PACKED_STATES,),
     ),
     Mutant(
         "Links are taken before all lanes have put theirs.",

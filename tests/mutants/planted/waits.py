@@ -13,8 +13,8 @@ MUTANTS = (
     Mutant(
         "A step reads its input before it waits.",
         "causal_conv1d/causal_conv1d_update_few.cu",
-        "            wait();\n            load_inputs();",
-        "            load_inputs();\n            wait();",
+        "                wait_for_preceding();\n                load_inputs();",
+        "                load_inputs();\n                wait_for_preceding();",
         (_STEP,),
     ),
     Mutant(
