@@ -121,7 +121,7 @@ struct OwnRows {
                 copy_async<2 * sizeof(T)>(to + part, from + part);
             }
         }
-        if (kBranches || from != nullptr) from += (&shared.u)[array].channel_step;
+        from += (&shared.u)[array].channel_step;
     }
 
     // Those fetched, which have arrived.

@@ -97,6 +97,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int own_token = thread * Shape::kOwn;
     const OwnRows<Shape, Shared, 2, true, false, false> rows = {p, shared, tokens.live, tokens.stored, thread};
     rows.begin(share, tokens);
+    // Rows that are absent are nowhere for every channel.
+    if (p.z == nullptr && threadIdx.x == 0) shared.z.channel_step = 0;
     rows.clear(shared.turns[0]);
     rows.clear(shared.turns[1]);
     const input_t* const B =
