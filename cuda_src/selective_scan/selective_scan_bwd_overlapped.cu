@@ -9,7 +9,7 @@
 // On an H200 a call for 8 x 1536 x 2048 in bfloat16 takes 720 us instead of 764. B, C and products of C are taken again
 // on the way that leaves sums: where a lane keeps them, the compiler computes two thirds of the decays again instead.
 //
-// input_t  u, delta, z, dout, B and C, and their gradients
+// input_t  u, delta, z, dout, B and C, and their gradients; z is not null
 #include "selective_scan/scan_bwd_numbers.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 #include "selective_scan/scan_bwd_tokens.cuh"
@@ -97,8 +97,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int own_token = thread * Shape::kOwn;
     const OwnRows<Shape, Shared, 2, true, false, false> rows = {p, shared, tokens.live, tokens.stored, thread};
     rows.begin(share, tokens);
-    // Rows that are absent are nowhere for every channel.
-    if (p.z == nullptr && threadIdx.x == 0) shared.z.channel_step = 0;
     rows.clear(shared.turns[0]);
     rows.clear(shared.turns[1]);
     const input_t* const B =
