@@ -309,6 +309,24 @@ class SelectiveScanBwd(Kernel):
 
 
 @dataclass(frozen=True)
+class SelectiveScanBwdOverlapped(Kernel):
+    """As SelectiveScanBwd; a channel's tokens are prepared and finished while its neighbours' states are scanned."""
+
+    input_t: DType
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdOverlapped]:
+        for input_t in FLOATS:
+            if input_t.itemsize == 2:
+                yield cls(input_t)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """What blocks keep of matrices and of neighbouring channels."""
+        return self.constants["kDynamicBytes"]
+
+
+@dataclass(frozen=True)
 class SelectiveScanBwdStart(Kernel):
     """A thread marks `vec` floats as not yet there."""
 

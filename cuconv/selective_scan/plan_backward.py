@@ -13,6 +13,7 @@ from cuconv.selective_scan.check import Inputs, is_variable
 from cuconv.selective_scan.kernels import (
     SelectiveScanBwd,
     SelectiveScanBwdMatrices,
+    SelectiveScanBwdOverlapped,
     SelectiveScanBwdParameters,
     SelectiveScanBwdStart,
     SelectiveScanBwdStates,
@@ -173,16 +174,7 @@ def plan(o: BackwardOperands) -> Plan:
     batch, dim, _ = o.u.shape
     assert isinstance(o.u.dtype, DType)
     input_t = o.u.dtype
-    kernel = SelectiveScanBwd(
-        input_t,
-        # Packed sequences with chunks of their own begin anywhere.
-        vec=o.vector if o.query_start_loc is None or o.shares_chunks else min(o.vector, 1),
-        many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
-        constant_b=not is_variable(o.B),
-        constant_c=not is_variable(o.C),
-        shares_chunks=o.shares_chunks,
-        has_states=o.shares_chunks and o.has_states,
-    )
+    kernel = _kernel(o, input_t)
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
     division = divide(o, kernel.constants["kMinBlocks"], most)
@@ -216,6 +208,26 @@ def plan(o: BackwardOperands) -> Plan:
         blocks = ceil_div(dim * columns, parameters.threads)
         add(parameters, LaunchConfig((blocks, 4, 1), (parameters.threads, 1, 1)))
     return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
+
+
+def _kernel(o: BackwardOperands, input_t: DType) -> SelectiveScanBwd | SelectiveScanBwdOverlapped:
+    kernel = SelectiveScanBwd(
+        input_t,
+        # Packed sequences with chunks of their own begin anywhere.
+        vec=o.vector if o.query_start_loc is None or o.shares_chunks else min(o.vector, 1),
+        many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
+        constant_b=not is_variable(o.B),
+        constant_c=not is_variable(o.C),
+        shares_chunks=o.shares_chunks,
+        has_states=o.shares_chunks and o.has_states,
+    )
+    if kernel == SelectiveScanBwd(input_t, 2, False, False, False, False, False) and input_t.itemsize == 2:
+        overlapped = SelectiveScanBwdOverlapped(input_t)
+        # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
+        resident = overlapped.constants["kMinBlocks"]
+        if has_shared_memory(o.u.device, resident * overlapped.dynamic_bytes):
+            return overlapped
+    return kernel
 
 
 def divide(o: BackwardOperands, resident: int, most: int) -> Division:

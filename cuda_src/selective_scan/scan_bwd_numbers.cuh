@@ -98,8 +98,17 @@ struct LaneNumber {
         }
     }
 
-    // What the scan of this lane's state begins with: the number, or the one that `bits` are of once it is there.
+    // What the scan of this lane's state begins with: the number, or the one that `bits` are of once it is there. With
+    // kTogether all lanes wait where one does, and the warp stays whole.
+    template <bool kTogether>
     __device__ __forceinline__ float seed(float number, unsigned bits, int first_state) const {
+        if constexpr (kTogether) {
+            if (!waits) bits = 0;
+            while (lanes_where(bits == kUnset) != 0) {
+                if (bits == kUnset) bits = load_relaxed(reinterpret_cast<const float*>(at + first_state * state_step));
+            }
+            return waits ? __uint_as_float(bits) : number;
+        }
         if (!waits) return number;
         while (bits == kUnset) bits = load(at + first_state * state_step);
         return __uint_as_float(bits);

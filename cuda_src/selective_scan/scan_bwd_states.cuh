@@ -38,6 +38,10 @@ struct WarpScan {
         const int k = lane / kLanes, first = lane % kLanes * kLinks;
         take(whole[k] + first, links.factors);
         take(end[k] + first, links.ends);
+    }
+
+    // Joins those that this lane has taken, and then the lanes' of each recurrence.
+    __device__ __forceinline__ void join(int lane, Links& links) const {
         links.all = links.factors[0];
         links.before = links.ends[0];
 #pragma unroll
@@ -92,12 +96,13 @@ struct LaneTokens {
     float e_Aah[kTokens];
     float y[kTokens];
 
-    template <bool kSharesChunks, typename Shared>
-    __device__ __forceinline__ void take(const Shared& shared) {
-        cuts = kSharesChunks ? shared.cuts.bits[lane] : 0;
-        take_tokens<Shape, Shape::kGap>(shared.dt, lane, dt);
-        take_tokens<Shape, Shape::kGap>(shared.dt_u, lane, dt_u);
-        take_tokens<Shape, Shape::kGap>(shared.gy, lane, gy);
+    template <bool kSharesChunks, typename Shared, typename Turn>
+    __device__ __forceinline__ void take(const Shared& shared, const Turn& turn) {
+        cuts = 0;
+        if constexpr (kSharesChunks) cuts = shared.cuts.bits[lane];
+        take_tokens<Shape, Shape::kGap>(turn.dt, lane, dt);
+        take_tokens<Shape, Shape::kGap>(turn.dt_u, lane, dt_u);
+        take_tokens<Shape, Shape::kGap>(turn.gy, lane, gy);
         steps = 0.0f;
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) {

@@ -65,7 +65,7 @@ struct OwnRows {
     int stored;
     int thread;
 
-    // Puts where the block's rows are in shared memory, and zeros there where no tokens come.
+    // Puts where the block's rows are in shared memory.
     __device__ __forceinline__ void begin(const ChunkShare& share, const ChunkTokens& tokens) const {
         if (threadIdx.x == 0) {
             shared.u.begin(p.u, p.u_stride, share, tokens);
@@ -75,12 +75,15 @@ struct OwnRows {
             shared.du.begin(p.du, p.du_stride, share, tokens);
             shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
             shared.dz.begin(p.dz, p.dz_stride, share, tokens);
-            if (kSharesChunks) shared.front = tokens.front;
+            if constexpr (kSharesChunks) shared.front = tokens.front;
         }
-        if constexpr (kIsAhead) {
+    }
+
+    // Leaves zeros where a channel's tokens come to that are on their way while another one is walked.
+    template <typename Turn>
+    __device__ __forceinline__ void clear(Turn& turn) const {
 #pragma unroll
-            for (int array = 0; array < 4; ++array) { ::store(shared.ahead[array] + own_token(), Vec<T, 2>::zero()); }
-        }
+        for (int array = 0; array < 4; ++array) { ::store(turn.ahead[array] + own_token(), Vec<T, 2>::zero()); }
     }
 
     // Loads those of the i-th channel.
@@ -101,15 +104,17 @@ struct OwnRows {
     }
 
     // Starts to bring them to shared memory, and goes on to the next channel. Pairs are brought whole; behind them
-    // shared memory has zeros.
-    __device__ __forceinline__ void fetch(const T*& from) const {
+    // shared memory has zeros. Without branches this goes along with what is around it.
+    template <bool kBranches, typename Turn>
+    __device__ __forceinline__ void fetch(const T*& from, Turn& turn) const {
         const int array = thread / kWarpSize, first = thread % kWarpSize * 2;
-        if (from == nullptr) return;
-        T* const to = shared.ahead[array] + first;
-        if (live == kChunk) {
+        if (kBranches && from == nullptr) return;
+        T* const to = turn.ahead[array] + first;
+        const int end = !kBranches && from == nullptr ? 0 : live;
+        if (!kBranches || live == kChunk) {
 #pragma unroll
             for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
-                copy_async<2 * sizeof(T)>(to + part, from + part);
+                if (kBranches || first + part < end) copy_async<2 * sizeof(T)>(to + part, from + part);
             }
         } else {
             for (int part = 0; first + part < live; part += 2 * kWarpSize) {
@@ -120,16 +125,18 @@ struct OwnRows {
     }
 
     // Those fetched, which have arrived.
-    __device__ __forceinline__ void take_fetched(OwnTokens<T>& own) const {
-        own.u = fetched(0);
-        own.delta = fetched(1);
-        own.dout = fetched(2);
-        own.z = fetched(3);
+    template <typename Turn>
+    __device__ __forceinline__ void take_fetched(OwnTokens<T>& own, const Turn& turn) const {
+        own.u = fetched(turn, 0);
+        own.delta = fetched(turn, 1);
+        own.dout = fetched(turn, 2);
+        own.z = fetched(turn, 3);
         drop_padding(own);
     }
 
     // Leaves dt, dt u and gy in shared memory, for all lanes, and what only this thread needs of its tokens in `ends`.
-    __device__ __forceinline__ void prepare(const OwnTokens<T>& own, float bias, OwnEnds& ends) const {
+    template <typename Turn>
+    __device__ __forceinline__ void prepare(const OwnTokens<T>& own, float bias, OwnEnds& ends, Turn& turn) const {
         float dt[2], dt_u[2], gy[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -146,13 +153,15 @@ struct OwnRows {
             ends.dresult[j] = dout * gate * fmaf(z, 1.0f - gate, 1.0f);
         }
         const int place = Shape::place(own_token(), Shape::kGap);
-        ::store(shared.dt + place, pair(dt));
-        ::store(shared.dt_u + place, pair(dt_u));
-        ::store(shared.gy + place, pair(gy));
+        ::store(turn.dt + place, pair(dt));
+        ::store(turn.dt_u + place, pair(dt_u));
+        ::store(turn.gy + place, pair(gy));
     }
 
-    // Stores the gradients of the i-th channel; leaves this thread's parts of dD and ddelta_bias.
-    __device__ __forceinline__ void finish(const OwnEnds& ends, int i, float D, float& dD, float& dbias) const {
+    // Stores the gradients of the i-th channel, where there is one; leaves this thread's parts of dD and ddelta_bias.
+    template <typename Turn>
+    __device__ __forceinline__ void finish(const Turn& turn, const OwnEnds& ends, int i, float D, float& dD,
+                                           float& dbias) const {
         float du[2], ddelta[2], dz[2];
         dD = dbias = 0.0f;
         Vec<float, 2> parts[3][Shape::kWarps];
@@ -160,11 +169,11 @@ struct OwnRows {
         for (int k = 0; k < 3; ++k) {
 #pragma unroll
             for (int w = 0; w < Shape::kWarps; ++w) {
-                parts[k][w] = load_pair(shared.warps[w].sums[k] + Shape::place(own_token(), Shape::kSumsGap));
+                parts[k][w] = load_pair(turn.warps[w].sums[k] + Shape::place(own_token(), Shape::kSumsGap));
             }
         }
-        const Vec<float, 2> dt = load_pair(shared.dt + Shape::place(own_token(), Shape::kGap));
-        const Vec<float, 2> gy = load_pair(shared.gy + Shape::place(own_token(), Shape::kGap));
+        const Vec<float, 2> dt = load_pair(turn.dt + Shape::place(own_token(), Shape::kGap));
+        const Vec<float, 2> gy = load_pair(turn.gy + Shape::place(own_token(), Shape::kGap));
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             float sums[3];
@@ -180,9 +189,10 @@ struct OwnRows {
             dD = fmaf(gy.to_float(j), ends.u[j], dD);
             dbias += ddelta[j];
         }
-        store(shared.du, p.du_stride[2], du, i);
-        store(shared.ddelta, p.ddelta_stride[2], ddelta, i);
-        if (p.dz != nullptr) store(shared.dz, p.dz_stride[2], dz, i);
+        const int stored = i < 0 ? 0 : this->stored;
+        store(shared.du, p.du_stride[2], du, i, stored);
+        store(shared.ddelta, p.ddelta_stride[2], ddelta, i, stored);
+        if (p.dz != nullptr) store(shared.dz, p.dz_stride[2], dz, i, stored);
     }
 
  private:
@@ -190,21 +200,27 @@ struct OwnRows {
 
     // Whether the thread's j-th token is one of a sequence.
     __device__ __forceinline__ bool has(int j) const {
-        return (!kSharesChunks || own_token() + j >= shared.front) && own_token() + j < live;
+        if constexpr (kSharesChunks) {
+            if (own_token() + j < shared.front) return false;
+        }
+        return own_token() + j < live;
     }
 
     // Leaves zeros of padding that has come with tokens of sequences.
     __device__ __forceinline__ void drop_padding(OwnTokens<T>& own) const {
-        if (!kSharesChunks || (shared.front == 0 && live % 2 == 0)) return;
-        const int begin = shared.front - own_token(), end = live - own_token();
-        own.u = keep_part(own.u, begin, end);
-        own.delta = keep_part(own.delta, begin, end);
-        own.dout = keep_part(own.dout, begin, end);
-        own.z = keep_part(own.z, begin, end);
+        if constexpr (kSharesChunks) {
+            if (shared.front == 0 && live % 2 == 0) return;
+            const int begin = shared.front - own_token(), end = live - own_token();
+            own.u = keep_part(own.u, begin, end);
+            own.delta = keep_part(own.delta, begin, end);
+            own.dout = keep_part(own.dout, begin, end);
+            own.z = keep_part(own.z, begin, end);
+        }
     }
 
-    __device__ __forceinline__ Vec<T, 2> fetched(int array) const {
-        return ::load<2, Memory::kMutable>(shared.ahead[array] + own_token());
+    template <typename Turn>
+    __device__ __forceinline__ Vec<T, 2> fetched(const Turn& turn, int array) const {
+        return ::load<2, Memory::kMutable>(turn.ahead[array] + own_token());
     }
 
     __device__ __forceinline__ void load(const ChunkRows<const T>& rows, index_t step, Vec<T, 2>& values, int i) const {
@@ -222,8 +238,8 @@ struct OwnRows {
         }
     }
 
-    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2],
-                                          int i) const {
+    __device__ __forceinline__ void store(const ChunkRows<T>& rows, index_t step, const float (&values)[2], int i,
+                                          int stored) const {
         const index_t token_step = kVec > 0 ? 1 : step;
         T* const at = rows.place(i, own_token(), token_step);
         if constexpr (kVec == 2) {

@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const OwnRows<Shape, Shared, kVec, Traits::kIsAhead, Traits::kIsLate, kSharesChunks> rows = {p, shared, tokens.live,
                                                                                                  tokens.stored, thread};
     rows.begin(share, tokens);
+    if constexpr (Traits::kIsAhead) rows.clear(shared);
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     const input_t* const C =
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __syncthreads();
     if constexpr (kHasStates) sequences->fetch(p, share.first_channel, lane, warp);
     rows.load(own, 0);
-    rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends);
+    rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends, shared);
     const input_t* fetched_from = nullptr;
     if constexpr (Traits::kIsAhead) fetched_from = rows.fetched_from(1);
     for (int i = 0; i < share.channels; ++i) {
@@ -129,12 +130,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (first_state == 0) {
                 if (has_next) {
                     if constexpr (Traits::kIsAhead) {
-                        rows.fetch(fetched_from);
+                        rows.template fetch<true>(fetched_from, shared);
                     } else if constexpr (!Traits::kIsLate) {
                         rows.load(own, i + 1);
                     }
                 }
-                lanes.template take<kSharesChunks>(shared);
+                lanes.template take<kSharesChunks>(shared, shared);
             }
             // The next numbers, but of what another block still computes this one: it is needed later.
             number = place.to_float(bits);
@@ -150,8 +151,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (!kManyStates) channel_sums.clear_constants();
             typename WarpScan<kStates>::Links links;
             scan.take(lane, links);
+            scan.join(lane, links);
             if (first_state == 0) token_sums.store(i - 1);
-            const float seed = place.seed(number, bits, first_state);
+            const float seed = place.template seed<false>(number, bits, first_state);
             const float before = scan.run(lane, links, seed);
             place.hand_over(p, tokens, share.first_channel + i, first_state, before);
             if (is_last) place.advance();
@@ -181,11 +183,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (has_next) sequences->fetch(p, share.first_channel + i + 1, lane, warp);
         }
         if constexpr (Traits::kIsLate) rows.load(own, has_next ? i + 1 : i);
-        rows.finish(ends, i, from_lane(number, Numbers::kDLane), token_sums.parts[kStates],
+        rows.finish(shared, ends, i, from_lane(number, Numbers::kDLane), token_sums.parts[kStates],
                     token_sums.parts[kStates + 1]);
         // Behind the last channel this prepares what nothing looks at.
-        if constexpr (Traits::kIsAhead) rows.take_fetched(own);
-        rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends);
+        if constexpr (Traits::kIsAhead) rows.take_fetched(own, shared);
+        rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends, shared);
     }
     token_sums.store(share.channels - 1);
     if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);

@@ -1,0 +1,171 @@
+// The gradients of a selective scan as selective_scan_bwd computes them, for 16-bit rows of contiguous tokens.
+//
+// Layout: as selective_scan_bwd's: a block owns one chunk of 256 tokens and walks channels of a group, a warp owns four
+// of the states and a lane 8 consecutive tokens. But a thread finishes its two tokens of the channel before and
+// prepares those of the next one while the lanes of a warp put their states together: these steps wait for each other's
+// results, and fill each other's waits. Neighbouring channels take turns in shared memory, and the warps of a block
+// wait for each other once per channel instead of twice.
+//
+// On an H200 a call for 8 x 1536 x 2048 in bfloat16 takes 720 us instead of 764. B, C and products of C are taken again
+// on the way that leaves sums: where a lane keeps them, the compiler computes two thirds of the decays again instead.
+//
+// input_t  u, delta, z, dout, B and C, and their gradients
+#include "selective_scan/scan_bwd_numbers.cuh"
+#include "selective_scan/scan_bwd_states.cuh"
+#include "selective_scan/scan_bwd_tokens.cuh"
+
+struct SelectiveScanBwdOverlappedParams {
+    SelectiveScanBwdOperands operands;
+};
+
+// What a channel has in shared memory, from the fetch of its tokens until they are finished.
+template <typename Shape>
+struct ChannelTurn {
+    using T = typename Shape::input_t;
+    struct Warp {
+        float sums[3][Shape::kSumsRow];
+    };
+    alignas(16) float dt[Shape::kRow];
+    alignas(16) float dt_u[Shape::kRow];
+    alignas(16) float gy[Shape::kRow];
+    alignas(16) Warp warps[Shape::kWarps];
+    alignas(16) T ahead[4][kChunk];
+    // OwnEnds of all threads.
+    alignas(16) float slope[kChunk];
+    alignas(16) float dresult[kChunk];
+    alignas(16) T u[kChunk];
+
+    __device__ __forceinline__ void put(const OwnTokens<T>& own, const OwnEnds& ends, int token) {
+        store(u + token, own.u);
+        store(slope + token, pair(ends.slope));
+        store(dresult + token, pair(ends.dresult));
+    }
+
+    __device__ __forceinline__ void take(OwnEnds& ends, int token) const {
+        const Vec<T, 2> own_u = load<2, Memory::kMutable>(u + token);
+        const Vec<float, 2> own_slope = load_pair(slope + token), own_dresult = load_pair(dresult + token);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            ends.u[j] = own_u.to_float(j);
+            ends.slope[j] = own_slope.to_float(j);
+            ends.dresult[j] = own_dresult.to_float(j);
+        }
+    }
+};
+
+template <typename Shape>
+struct OverlappedShared {
+    using T = typename Shape::input_t;
+    struct Warp {
+        WarpScan<Shape::kStates> scan;
+    };
+    alignas(16) T B[kBlockStates][kChunk];
+    alignas(16) T C[kBlockStates][kChunk];
+    alignas(16) Warp warps[Shape::kWarps];
+    ChannelTurn<Shape> turns[2];
+    ChunkRows<const T> u, delta, dout, z;
+    ChunkRows<T> du, ddelta, dz;
+    unsigned number;
+};
+
+template <typename input_t>
+struct SelectiveScanBwdOverlappedTraits {
+    static constexpr int kThreads = 128;
+    static constexpr int kMinBlocks = 2;
+    using Shape = ChunkShape<input_t>;
+    using Shared = OverlappedShared<Shape>;
+    static constexpr int kDynamicBytes = 67584;
+    static_assert(sizeof(input_t) == 2 && kThreads == Shape::kThreads && kDynamicBytes == sizeof(Shared));
+};
+
+template <typename input_t, typename Traits = SelectiveScanBwdOverlappedTraits<input_t>>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    selective_scan_bwd_overlapped_kernel(const SelectiveScanBwdOverlappedParams params) {
+    using Shape = typename Traits::Shape;
+    using Shared = typename Traits::Shared;
+    using Numbers = LaneNumber<Shape, false, false, false, false>;
+    constexpr int kStates = Shape::kStates;
+    const SelectiveScanBwdOperands& p = params.operands;
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+    if (threadIdx.x == 0) shared.number = next_number(p.scratch + kBwdCounter);
+    __syncthreads();
+    const ChunkShare share(p, shared.number, true);
+    const ChunkTokens tokens(p, share.batch, share.chunk, false);
+    // In a register: read again and again, the special register is a wait each time.
+    const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
+    const int own_token = thread * Shape::kOwn;
+    const OwnRows<Shape, Shared, 2, true, false, false> rows = {p, shared, tokens.live, tokens.stored, thread};
+    rows.begin(share, tokens);
+    rows.clear(shared.turns[0]);
+    rows.clear(shared.turns[1]);
+    const input_t* const B =
+        static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
+    const input_t* const C =
+        static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
+    take_chunk<Shape, false>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
+    take_chunk<Shape, false>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
+    Numbers place;
+    place.begin(p, share, tokens);
+    RawNumber<input_t> bias;
+    if (p.delta_bias != nullptr) {
+        bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
+    }
+    unsigned bits = place.load_first(p.d_state);
+    const index_t first_vector = share.number(p) * p.dim + share.first_channel;
+    ChannelSums<Shape, false, false> channel_sums;
+    channel_sums.begin(p, share, lane, warp);
+    TokenSums<Shape> token_sums;
+    token_sums.begin(p, first_vector, false, lane, warp);
+    __syncthreads();
+    OwnTokens<input_t> own;
+    OwnEnds ends;
+    ChannelTurn<Shape>* now = &shared.turns[0];
+    ChannelTurn<Shape>* other = &shared.turns[1];
+    rows.load(own, 0);
+    rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends, *now);
+    now->put(own, ends, own_token);
+    const input_t* fetched_from = rows.fetched_from(1);
+    if (share.channels > 1) rows.template fetch<false>(fetched_from, *other);
+    wait_for_copies();
+    __syncthreads();
+    float D = 0.0f;
+    for (int i = 0; i < share.channels; ++i) {
+        LaneTokens<Shape> lanes = {lane};
+        lanes.template take<false>(shared, *now);
+        if (i + 2 < share.channels) rows.template fetch<false>(fetched_from, *now);
+        const float number = place.to_float(bits);
+        bits = place.load_next(i, 0, true, p.d_state);
+        auto& scan = shared.warps[warp].scan;
+        StatesPass<Shape, Numbers, false, false, true, true, false> pass;
+        pass.begin(lanes, shared, number, warp * kStates, scan);
+        typename WarpScan<kStates>::Links links;
+        scan.take(lane, links);
+        // In front of the first channel this finishes what nothing looks at, and behind the last one it prepares such.
+        other->take(ends, own_token);
+        rows.take_fetched(own, *other);
+        rows.finish(*other, ends, i - 1, D, token_sums.parts[kStates], token_sums.parts[kStates + 1]);
+        rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends, *other);
+        other->put(own, ends, own_token);
+        scan.join(lane, links);
+        token_sums.store(i - 1);
+        D = from_lane(number, Numbers::kDLane);
+        const float seed = place.template seed<true>(number, bits, 0);
+        const float before = scan.run(lane, links, seed);
+        place.hand_over(p, tokens, share.first_channel + i, 0, before);
+        place.advance();
+        float sums[kStates];
+        pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
+        token_sums.take(sums);
+        lanes.put_sums(now->warps[warp].sums);
+        wait_for_copies();
+        __syncthreads();
+        ChannelTurn<Shape>* const done = now;
+        now = other;
+        other = done;
+    }
+    other->take(ends, own_token);
+    rows.finish(*other, ends, share.channels - 1, D, token_sums.parts[kStates], token_sums.parts[kStates + 1]);
+    token_sums.store(share.channels - 1);
+    channel_sums.store(p, 0);
+}
