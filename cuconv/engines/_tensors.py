@@ -27,11 +27,12 @@ def unit_taps(like: Any, dim: int) -> Any:
 
 
 def cursors(start: Any, live: Any) -> Any:
-    """Cursors of rings (slots, 4), int32: where live tokens begin, how many there are, and nothing to be committed."""
+    """Cursors of rings (slots, 4), int32: where live tokens begin and how many there are, then what a step overwrites
+    before anything reads it.
+    """
     import torch
 
-    nothing = _constant(_zeros, start.device, None, _length(len(start)))[: len(start)]
-    return torch.stack((start, live, nothing, nothing), dim=1)
+    return torch.stack((start, live, start, live), dim=1)
 
 
 def _positions(torch: Any, device: Any, dtype: Any, length: int) -> Any:
@@ -40,10 +41,6 @@ def _positions(torch: Any, device: Any, dtype: Any, length: int) -> Any:
 
 def _ones(torch: Any, device: Any, dtype: Any, length: int) -> Any:
     return torch.ones(length, dtype=torch.int32, device=device)
-
-
-def _zeros(torch: Any, device: Any, dtype: Any, length: int) -> Any:
-    return torch.zeros(length, dtype=torch.int32, device=device)
 
 
 def _unit_taps(torch: Any, device: Any, dtype: Any, dim: int) -> Any:

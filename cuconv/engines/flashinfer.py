@@ -131,20 +131,26 @@ def checkpointing_ssu(
     rows = x_cache.shape[2]
     if tokens >= rows:
         conventions.refuse("rows of x_cache", rows, f"more than the {tokens} tokens of a sequence in a call")
-    each = {"x": x, "dt": dt, "B": B, "C": C, "z": z, "out": out}
+    result = out
     if cu_seqlens is not None:
-        each = {name: None if array is None else array[0] for name, array in each.items()}
+        x, dt, B, C, out = x[0], dt[0], B[0], C[0], out[0]
+        z = None if z is None else z[0]
     replay.selective_state_update_replay(
         state,
         x_cache,
         B_cache,
         dt_cache,
         tensors.cursors(ring_start, prev_num_accepted_tokens),
-        A=A,
-        D=D,
-        dt_bias=dt_bias,
-        dt_softplus=dt_softplus,
-        state_batch_indices=state_batch_indices,
+        x,
+        dt,
+        A,
+        B,
+        C,
+        D,
+        z,
+        dt_bias,
+        dt_softplus,
+        state_batch_indices,
         window=rows - tokens,
         cu_seqlens=cu_seqlens,
         fold=False,
@@ -152,9 +158,9 @@ def checkpointing_ssu(
         rand_seed=rand_seed,
         philox_rounds=philox_rounds,
         state_scale=state_scale,
-        **each,
+        out=out,
     )
-    return out
+    return result
 
 
 MODULES: installing.Modules = {

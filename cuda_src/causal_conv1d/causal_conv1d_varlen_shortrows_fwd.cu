@@ -269,6 +269,7 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
         __syncthreads();
         states.fetch(shared, p, first_channel, 0);
         end_copy_group();
+        Staged::prefetch_ahead(shared, p, first_channel);
     }
     float bias[1];
     float taps[1][kWidth];

@@ -15,6 +15,9 @@ struct StagedStates {
     static constexpr int kRun = 16 / static_cast<int>(sizeof(state_t));  // elements per access
     static constexpr int kAccesses = kColumns / kRun;                    // per state
     static constexpr int kAtOnce = Tile::kThreads / kAccesses;           // states that the block has at a time
+    // Channels whose states are prefetched together, and how many groups of channels lie before them.
+    static constexpr int kPrefetched = 4 * Tile::kChannels;
+    static constexpr int kGroupsAhead = 8;
 
     alignas(16) state_t rows[kMost][kColumns];
 
@@ -35,6 +38,22 @@ struct StagedStates {
         visit(shared, p, first_channel, from, [](bool, const state_t* row, state_t* state) {
             ::store<Keep::kStream>(state, load<kRun, Memory::kMutable>(row));
         });
+    }
+
+    // Brings states of later groups of channels to the L2 cache, before the blocks that copy them from there begin. The
+    // first of a few groups does that for all of them, by longer pieces of a state than one group has. On an H200 512
+    // random lengths take 101.5 us so instead of 103.7, 512 x 16 91 instead of 97, 2048 x 4 166 instead of 174, 64 x
+    // 128 77.3 instead of 79.3.
+    __device__ __forceinline__ static void prefetch_ahead(const ShortShared<Tile>& shared,
+                                                          const CausalConv1dVarlenOperands& p, index_t first_channel) {
+        const index_t channel = first_channel + kGroupsAhead * Tile::kChannels;
+        const int number = static_cast<int>(threadIdx.x);
+        if (first_channel % kPrefetched != 0 || channel >= p.dim || number >= shared.count) return;
+        const ShortRun run = shared.runs[number];
+        if (run.slot < 0 || run.slot == ShortRun::kPadding || run.begin < 0) return;
+        const int columns = static_cast<int>(min(p.dim - channel, static_cast<index_t>(kPrefetched))) * kHalo;
+        const state_t* const state = static_cast<const state_t*>(p.conv_states) + channel * kHalo;
+        prefetch_bulk(state + run.slot * p.conv_states_stride[0], columns * static_cast<int>(sizeof(state_t)));
     }
 
  private:

@@ -87,6 +87,21 @@ __device__ __forceinline__ void prefetch(const void* pointer) {
 #endif
 }
 
+// Brings contiguous bytes, a multiple of 16 at an address that is a multiple of 16, into the L2 cache by one
+// instruction of one thread. Below compute capability 9.0 it does nothing. All of them have to be there: a CPU reads
+// them.
+__device__ __forceinline__ void prefetch_bulk(const void* global, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+#elif !defined(__CUDA_ARCH__)
+    for (int i = 0; i < bytes; i += static_cast<int>(sizeof(uint4))) {
+        const uint4 part = *reinterpret_cast<const uint4*>(static_cast<const char*>(global) + i);
+        const volatile unsigned read = part.x | part.y | part.z | part.w;
+        static_cast<void>(read);
+    }
+#endif
+}
+
 // Starts to copy kBytes, 4, 8 or 16, from global to shared memory, both aligned to that. Before compute capability 8.0
 // they are copied when it returns. The copy goes through the L1 cache: past it, blocks that read the same memory wait
 // for each other. kLines: the rest of a line of 128 bytes comes to the L2 cache, where it is read soon. kOnce: of 16

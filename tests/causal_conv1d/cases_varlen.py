@@ -150,6 +150,7 @@ UNIT = (
             (40, "140x2+1000+140x2", 4, "bfloat16", {"slots": "odd", "initial": "all", "processors": 1}),
             (64, "300x2", 4, "bfloat16", {"slots": None, "initial": "mixed", "processors": 1}),
             (136, "off3+9+1+30+2+0+25+3x5+41+60+4x7+off2+120+3+3", 4, "float16", {"initial": "mixed", "processors": 1}),
+            (296, "off1+60+3x1+0+9+40x2+25+3", 4, "bfloat16", {"initial": "mixed", "processors": 1}),
             (40, "900+60x1", 3, "bfloat16", {"weight_dtype": "float32", "initial": "all", "processors": 1}),
             (72, "20x5+40+20x9", 2, "float32", {"index": "int64", "initial": "all", "bias": None, "processors": 1}),
         )

@@ -18,9 +18,21 @@ from tests.support.discovery import op_kernels
 WIDTH = 120
 
 
-def choose(words: list[str]) -> list[Mutant]:
-    """The mutants with one of these words in their sentence or in their file's name; all without words."""
-    return [each for each in MUTANTS if not words or any(word in f"{each.file} {each.what}" for word in words)]
+def choose(words: list[str], number: int = 1, count: int = 1) -> list[Mutant]:
+    """The mutants with one of these words in their sentence or in their file's name; all without words.
+
+    Of these, the share with this number, from 1 on, out of `count` shares.
+    """
+    found = [each for each in MUTANTS if not words or any(word in f"{each.file} {each.what}" for word in words)]
+    return found[number - 1 :: count]
+
+
+def share(text: str) -> tuple[int, int]:
+    """The number of a share, from 1 on, and how many shares there are, out of a text such as 2/8."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"got {text}; wanted such as 2/8, the second of eight shares")
+    return int(number), int(count)
 
 
 def main() -> None:
@@ -28,10 +40,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutants with one of these words in sentence or file")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; as many as cores")
+    shard_help = "only every Nth mutant from the Ith on, to divide them among runs"
+    parser.add_argument("--shard", type=share, default=(1, 1), metavar="I/N", help=shard_help)
     options = parser.parse_args()
     if reason := emulator.available():
         sys.exit(reason)
-    chosen = choose(options.words)
+    chosen = choose(options.words, *options.shard)
     tests = sorted({test for mutant in chosen for test in mutant.tests})
     begin = time.monotonic()
     failed = 0

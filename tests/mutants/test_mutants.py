@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
 from tests.mutants import Mutant, device_code
+from tests.mutants.__main__ import choose, share
 from tests.mutants.planted import MUTANTS
 from tests.mutants.run import find_case
 
@@ -32,3 +35,14 @@ def test_its_tests_exist(mutant: Mutant) -> None:
 def test_a_text_that_occurs_twice_is_refused() -> None:
     with pytest.raises(ValueError, match=r"occurs 2 times in a\.cu, not once"):
         Mutant("Bug.", "a.cu", "x", "y", ("some",)).apply({"a.cu": "xx"})
+
+
+def test_shares_have_every_mutant_once() -> None:
+    parts = [choose([], *share(f"{number}/7")) for number in range(1, 8)]
+    assert sorted(mutant.what for part in parts for mutant in part) == sorted(mutant.what for mutant in MUTANTS)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/2", "-1/2"])
+def test_a_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="wanted such as 2/8"):
+        share(text)

@@ -18,6 +18,7 @@ _STAGED_MANY = "causal_conv1d_varlen_fn-64-300x2-layout_tokens-pool_columns-slot
 _STAGED_FAR = (
     "causal_conv1d_varlen_fn-40-140x2+1000+140x2-layout_tokens-pool_columns-slots_odd-initial_all-processors_1"
 )
+_STAGED_WIDE = "causal_conv1d_varlen_fn-296-off1+60+3x1+0+9+40x2+25+3-layout_tokens-pool_columns-processors_1"
 _SHORTROWS = "causal_conv1d_varlen_fn-36-off3+253+1+255+1+2+3+63+65+off9+20x1+0+93-layout_tokens-slots_odd-initial_all"
 _SNAPSHOTS_RUNS = (
     "causal_conv1d_varlen_fn-72-off3+130+0+2x1+127+9+90-layout_tokens-pool_columns-slots_odd-snapshots_pool"
@@ -126,6 +127,27 @@ MUTANTS = (
         "(x + end - kHalo + i)",
         "(x + end - kHalo + i - 1)",
         (_STAGED,),
+    ),
+    Mutant(
+        "States of channels that do not exist are prefetched.",
+        "causal_conv1d/conv_short_staged.cuh",
+        "min(p.dim - channel, static_cast<index_t>(kPrefetched))",
+        "static_cast<index_t>(kPrefetched)",
+        (_STAGED_WIDE,),
+    ),
+    Mutant(
+        "States of sequences that start from zeros are prefetched from where they are not.",
+        "causal_conv1d/conv_short_staged.cuh",
+        "if (run.slot < 0 || run.slot == ShortRun::kPadding || run.begin < 0) return;",
+        "if (run.slot == ShortRun::kPadding || run.begin < 0) return;",
+        (_STAGED_WIDE,),
+    ),
+    Mutant(
+        "States of padding between sequences are prefetched.",
+        "causal_conv1d/conv_short_staged.cuh",
+        "if (run.slot < 0 || run.slot == ShortRun::kPadding || run.begin < 0) return;",
+        "if (run.slot < 0 || run.begin < 0) return;",
+        (_STAGED_WIDE,),
     ),
     Mutant(
         "Runs of a tile that are not where they are looked for are left out.",

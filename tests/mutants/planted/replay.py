@@ -326,6 +326,20 @@ MUTANTS = (
         (_FOLD_HEADS,),
     ),
     Mutant(
+        "All warps of a block that puts live tokens in states take one warp's heads.",
+        "selective_state_update/selective_state_update_quantised_fold.cu",
+        "blockIdx.x * kWarps + warp",
+        "blockIdx.x * kWarps",
+        (_FOLD_HEADS, _FOLD_HEADS_FULL, _FOLD_HEADS_EMPTY),
+    ),
+    Mutant(
+        "Live tokens are left in their ring where warps walk over heads.",
+        "selective_state_update/selective_state_update_quantised_fold.cu",
+        "fold_heads<Rows>(params, static_cast<unsigned>(opaque(static_cast<int>(number))));",
+        "",
+        (_FOLD_HEADS, _FOLD_HEADS_FULL),
+    ),
+    Mutant(
         "The second digit of C does not count in products with codes.",
         "selective_state_update/code_digits.cuh",
         "__uint_as_float((127u + 8u * d) << 23);",
