@@ -144,7 +144,7 @@ def checkpointing_ssu(
     x_cache, B_cache and dt_cache, contiguous behind their slots, have as many rows as live tokens may be, 1 to 32, and
     those of one call together.
     Before there would be more live tokens, those that are there are put in the state, also where batches are small; the
-    caller moves ring_start and prev_num_accepted_tokens, (slots,), int32.
+    caller moves ring_start and prev_num_accepted_tokens, (slots,), int32, of equal strides.
     d_split, enable_pdl, the scratch cb_scaled, cumAdt_vec and cb_old, precompute_heads_per_cta and algorithm have no
     effect.
 

@@ -260,7 +260,11 @@ def choose(
             found = _rows_to_fold(o)
             if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
                 found["rows"] = min(found["rows"], 2)
-            return SelectiveStateUpdateFoldSingle(**found)
+            kernel = SelectiveStateUpdateFoldSingle(**found)
+            # It reads the first slot in place of one that is not there, and takes whole tiles of contiguous rows.
+            slots, _, headdim, _ = s.state.shape
+            if slots and (kernel.masked or (headdim % kernel.tile == 0 and s.state.strides[2:] == (d_state, 1))):
+                return kernel
     if o.fold:
         return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)
     arrays = _arrays(o)

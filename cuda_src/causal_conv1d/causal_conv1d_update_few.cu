@@ -87,7 +87,8 @@ struct CausalConv1dUpdateFewTraits {
     static constexpr int kUsualThreads = 128;  // in all others
     static constexpr bool kIsHalf = sizeof(input_t) == 2 && sizeof(weight_t) == 2 && sizeof(state_t) == 2;
     // 128 x 6144 is one wave of blocks then, as where tokens are not packed: 4.93 us instead of 5.32.
-    static constexpr int kMinBlocks = kPacked && !kGated && kWidth <= 4 && kIsHalf ? 6 : 1;
+    // Rows would be spilled then.
+    static constexpr int kMinBlocks = !kPacked || kGated || kWidth > 4 || !kIsHalf ? 1 : kRows ? 4 : 6;
     // Lanes with four channels load one border each, in turns, and vote: the compiler has two borders that all lanes
     // load in uniform registers, and waits for them before it loads states.
     static constexpr bool kBordersInTurns = kVec >= 4;

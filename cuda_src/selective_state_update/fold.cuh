@@ -96,58 +96,143 @@ __device__ __forceinline__ void opaque_words(StateVec (&row)[kChunks]) {
     }
 }
 
-// Ends the step of a sequence as one without rings, where its ring is empty and nothing is left to be committed.
-template <typename Operands>
-struct StoreIfEmpty {
-    static constexpr bool kInPlace = true;
-    // Rows that are advanced while the cursor is on its way. All blocks wait for the same cursors. On an H200, one and
-    // two sequences of bfloat16 take 3.24 and 4.35 us with four rows, 3.30 and 4.36 with two, 3.45 and 4.53 with one,
-    // and 3.37 and 4.36 without rings; of float32, x too, two take 6.07 us with two rows, 6.29 with four and 6.05
-    // without rings.
-    template <typename Input>
-    static constexpr int kEarlyRows = sizeof(Input) > 2 ? 2 : 4;
+// The rows of a warp in a slot.
+template <typename Rows>
+struct SlotRows {
+    const typename Rows::Operands& p;
+    const WarpRows& warp;
+    StateRows<Rows> rows;
 
-    const Operands& p;
-    int word = 0;  // of the cursor
+    __device__ __forceinline__ SlotRows(const typename Rows::Operands& p, const WarpRows& warp, int slot)
+        : p(p),
+          warp(warp),
+          rows(StateRows<Rows>(p.state, p.state_stride + 1, warp) + slot * static_cast<index_t>(p.state_stride[0])) {}
 
-    __device__ __forceinline__ explicit StoreIfEmpty(const Operands& p) : p(p) {}
-
-    // The lanes have different words: one that is the same in all the compiler would wait for at once.
-    __device__ __forceinline__ void load(int slot) {
-        if (slot >= 0) word = load_word<Memory::kMutable, int>(RingCursor::place_of(p, slot) + lane_id() % 4);
+    __device__ __forceinline__ void load(int r, typename Rows::StateVec (&row)[Rows::kChunks]) const {
+        load_row<Rows>(p, warp, rows, r, row);
     }
-
-    template <typename Rows>
-    __device__ __forceinline__ bool store(const typename Rows::Operands& s, const WarpRows& warp,
-                                          const typename Rows::StateVec (&raw)[Rows::kRowsOfGroup][Rows::kChunks],
-                                          float, const StateRows<Rows>& to, float*, const TokenCursor<Rows>& at,
-                                          const RowParameters<Rows>& parameters, const TokenInputs<Rows>& inputs,
-                                          const TokenMatrices<Rows>& maps, bool) const {
-        const TokenStep<Rows> pace(s, parameters, inputs, 1.0f);
-        const float input = pace.step * inputs.x.to_float(0);
-        constexpr int kMost = kEarlyRows<typename Rows::Input>;
-        constexpr int kEarly = kMost < Rows::kRowsOfGroup ? kMost : Rows::kRowsOfGroup;
-        float state[Rows::kRowsOfGroup][Rows::kElements], sums[Rows::kRowsOfGroup];
-        const auto advance = [&](int r) {
-            to_floats<Rows>(raw[r], state[r]);
-            sums[r] = advance_row<Rows>(parameters, maps, pace, input, r, state[r]);
-        };
-#pragma unroll
-        for (int r = 0; r < kEarly; ++r) advance(r);
-        // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. As
-        // dt_softplus is 0 or 1, they make no difference.
-        const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & s.dt_softplus & 2;
-        // Where an empty ring begins makes no difference.
-        if (lanes_where(lane_id() % 4 != 0 && (word | none) != 0) != 0) return false;
-#pragma unroll
-        for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
-            if (r >= kEarly) advance(r);
-            store_row<Rows>(s, warp, to, r, 0, state[r]);
-        }
-        at.store(s, gather_result<Rows>(s, parameters, inputs, sums));
-        return true;
+    __device__ __forceinline__ void store(int r, const float (&state)[Rows::kElements]) const {
+        store_row<Rows>(p, warp, rows, r, 0, state);
     }
 };
+
+// The same where all rows of a warp exist and those of a head are contiguous: fewer instructions in front of the loads,
+// and behind them.
+template <typename Rows>
+struct WholeRows {
+    static constexpr int kRow = Rows::kElements * Rows::kLanes;
+
+    typename Rows::State* first;
+
+    __device__ __forceinline__ WholeRows(const typename Rows::Operands& p, const WarpRows& warp, int slot)
+        : first(static_cast<typename Rows::State*>(p.state) + slot * static_cast<index_t>(p.state_stride[0]) +
+                warp.head * p.state_stride[1] + (Rows::row(warp, 0) * kRow + Rows::element(0))) {}
+
+    __device__ __forceinline__ void load(int r, typename Rows::StateVec (&row)[Rows::kChunks]) const {
+#pragma unroll
+        for (int i = 0; i < Rows::kChunks; ++i) row[i] = ::load<Rows::kVecs, Memory::kMutable>(at(r, i));
+    }
+    __device__ __forceinline__ void store(int r, const float (&state)[Rows::kElements]) const {
+#pragma unroll
+        for (int i = 0; i < Rows::kChunks; ++i) {
+            float values[Rows::kVecs];
+#pragma unroll
+            for (int j = 0; j < Rows::kVecs; ++j) values[j] = state[i * Rows::kVecs + j];
+            ::store<Rows::kKeep>(at(r, i), Rows::StateVec::from_floats(values));
+        }
+    }
+
+ private:
+    __device__ __forceinline__ typename Rows::State* at(int r, int i) const {
+        return first + (r * Rows::kGroups * kRow + i * Rows::kLanes * Rows::kVecs);
+    }
+};
+
+// Rows that are advanced while the cursor is on its way. All blocks wait for the same cursors.
+template <typename Input>
+inline constexpr int kEarlyRows = sizeof(Input) > 2 ? 2 : 4;
+
+// The step of a sequence as one without rings, where its ring is empty and nothing is left to be committed; false
+// otherwise, and nothing has been written. number: of the warp.
+template <typename Rows, typename Place>
+__device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, unsigned number) {
+    if (!kReadsFirst) wait_for_preceding();
+    const WarpRows warp(p, uniform(number), Rows::kTile);
+    // Whole warps leave: the shuffles stay complete.
+    if (warp.batch >= p.batch) {
+        if (kReadsFirst) wait_for_preceding();
+        return true;
+    }
+    const int slot = uniform(load_slot<Rows>(p, warp.batch));
+    const Place rows(p, warp, max(slot, 0));
+    typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
+#pragma unroll
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) rows.load(r, raw[r]);
+    // The lanes have different words of the cursor: one that is the same in all the compiler would wait for at once.
+    int word = 0;
+    const auto load_cursor = [&] {
+        word = load_word<Memory::kMutable, int>(RingCursor::place_of(p, max(slot, 0)) + lane_id() % 4);
+    };
+    constexpr bool kCursorLast = Rows::kRowsOfGroup < 4;
+    // Whether padding leaves behind the loads of parameters instead of in front. On an H200, 3 and 5 sequences of
+    // bfloat16, x too, take 4.97 and 7.47 us so, 5.21 and 7.74 otherwise, and 5.20 and 7.61 without rings; 2 and 3 of
+    // float32 take 5.82 and 8.54 us so, 5.66 and 8.32 otherwise, and 5.81 and 8.40 without rings.
+    constexpr bool kLeavesLate = sizeof(typename Rows::Input) == 2;
+    if (!kReadsFirst && !kCursorLast) load_cursor();
+    // Keeps the loads in front of all that follows.
+    sync_warp();
+    // The compiler keeps loads on their side of this branch.
+    if constexpr (!kLeavesLate) {
+        if (slot < 0) {
+            if (kReadsFirst) wait_for_preceding();
+            if (!p.keeps_padding) TokenCursor<Rows>(p, warp, warp.batch, 0).store(p, 0.0f);
+            return true;
+        }
+    }
+    const TokenCursor<Rows> at(p, warp, warp.batch, 0);
+    RowParameters<Rows> parameters;
+    parameters.load(p, warp);
+    if (slot < 0) {
+        if (kReadsFirst) wait_for_preceding();
+        if (!p.keeps_padding) at.store(p, 0.0f);
+        return true;
+    }
+    if (kReadsFirst) {
+        wait_for_preceding();
+        load_cursor();
+    }
+    TokenInputs<Rows> inputs;
+    TokenMatrices<Rows> maps;
+    inputs.load(p, at);
+    maps.load(p, at);
+    if (!kReadsFirst && kCursorLast) {
+        sync_warp();
+        load_cursor();
+    }
+    const TokenStep<Rows> pace(p, parameters, inputs, 1.0f);
+    const float input = pace.step * inputs.x.to_float(0);
+    constexpr int kMost = kEarlyRows<typename Rows::Input>;
+    constexpr int kEarly = kMost < Rows::kRowsOfGroup ? kMost : Rows::kRowsOfGroup;
+    float state[Rows::kRowsOfGroup][Rows::kElements], sums[Rows::kRowsOfGroup];
+    const auto advance = [&](int r) {
+        to_floats<Rows>(raw[r], state[r]);
+        sums[r] = advance_row<Rows>(parameters, maps, pace, input, r, state[r]);
+    };
+#pragma unroll
+    for (int r = 0; r < kEarly; ++r) advance(r);
+    // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. As
+    // dt_softplus is 0 or 1, they make no difference.
+    const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & p.dt_softplus & 2;
+    // Where an empty ring begins makes no difference.
+    if (lanes_where(lane_id() % 4 != 0 && (word | none) != 0) != 0) return false;
+#pragma unroll
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
+        if (r >= kEarly) advance(r);
+        rows.store(r, state[r]);
+    }
+    at.store(p, gather_result<Rows>(p, parameters, inputs, sums));
+    return true;
+}
 
 // number: of the warp. With kRest nothing is waited for, and there are live tokens, or something to be committed.
 template <typename Rows, bool kToken, bool kRest = false, typename Operands>

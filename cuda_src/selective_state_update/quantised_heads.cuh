@@ -97,8 +97,7 @@ __device__ __forceinline__ void fold_heads(const Params& params, unsigned number
     const WalkedHeads<Rows> heads(p, number, params.heads);
     const int tiles = static_cast<int>(p.row_tiles.divisor);
     const int slot = uniform(load_slot<Rows>(p, heads.batch));
-    const FoldSingle all{p};
-    const RingCursor cursor(p, slot);
+    const RingCursor cursor(params, slot);
     if (heads.first == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
     float* const scales = static_cast<float*>(params.state_scale) + slot * index_t{params.state_scale_stride[0]} +
                           heads.place(params.state_scale_stride + 1);
@@ -118,9 +117,9 @@ __device__ __forceinline__ void fold_heads(const Params& params, unsigned number
         const StateRows<Rows> rows =
             StateRows<Rows>(p.state, p.state_stride + 1, warp) + slot * index_t{p.state_stride[0]};
         float* const scale = scales + tile.offset<Rows::kTile>(params.state_scale_stride + 1);
-        const Source<Rows> source(all, warp, slot, cursor, cursor.live, *scale);
+        const Source<Rows> source(params, warp, slot, cursor, cursor.live, *scale);
         const typename Rows::StateVec unused[Rows::kRowsOfGroup][Rows::kChunks] = {};
-        fold_rows<Rows, true>(all, source, unused, rows, rows, scale, at, parameters, inputs, maps);
+        fold_rows<Rows, true>(params, source, unused, rows, rows, scale, at, parameters, inputs, maps);
     }
 }
 
@@ -186,7 +185,7 @@ __device__ __forceinline__ bool walk_heads(const Params& params, unsigned number
     // A word of the cursor a lane: what all lanes load from one place the compiler waits for at once. On an H200 10
     // sequences of int8 take 9.9 us with this load before those of B and C, and 9.8 so.
     int word = 0;
-    if constexpr (kFolds) word = load_word<Memory::kMutable, int>(RingCursor::place_of(p, slot) + lane_id() % 4);
+    if constexpr (kFolds) word = load_word<Memory::kMutable, int>(RingCursor::place_of(params, slot) + lane_id() % 4);
     float step = dt.to_float(p.dt_is_float32);
     if (p.dt_bias != nullptr) step += dt_bias.to_float(p.dt_bias_is_float32);
     if (p.dt_softplus) step = softplus(step);
@@ -230,16 +229,15 @@ __device__ __forceinline__ bool walk_heads(const Params& params, unsigned number
             if constexpr (kFolds) {
                 if (first == 0) {
                     // The compiler would wait for the cursor in front of the loop, if the sums had no part in what is
-                    // asked. As dt_softplus is 0 or 1, they make no difference. 8 and 10 sequences of int8 take 8.03
-                    // and 9.83 us so, 8.27 and 10.0 with all this in front of the loop, and 8.11 and 9.84 without
-                    // rings.
+                    // asked. As dt_softplus is 0 or 1, they make no difference. 8 and 10 sequences of int8 take 0.24
+                    // and 0.2 us longer with all this in front of the loop.
                     word |= static_cast<int>(__float_as_uint(sums[kPart - 1])) & p.dt_softplus & 2;
                     if (lanes_where(lane_id() % 4 == 1 && word > 0) != 0) {
                         wait_for_copies();
                         return false;
                     }
                     if (t == 0 && heads.first == 0 && lane_id() / 2 == 1) {
-                        RingCursor::place_of(p, slot)[lane_id()] = 0;
+                        RingCursor::place_of(params, slot)[lane_id()] = 0;
                     }
                 }
             }

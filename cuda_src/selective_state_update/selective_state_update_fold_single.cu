@@ -20,6 +20,7 @@ struct SelectiveStateUpdateFoldSingleTraits {
     static constexpr int kThreads = 128;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, true, kMasked, false, false, true, false,
                            true, kWarpSize, FoldSingleOperands>;
+    using Place = Select<kMasked, SlotRows<Rows>, WholeRows<Rows>>;
     static constexpr int kMinBlocks = fold_blocks<Rows, true, kMasked, true>();
 };
 
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_fold_single_kernel(const SelectiveStateUpdateFoldSingleParams params) {
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
     using Rows = typename Traits::Rows;
-    if (!update<Rows>(params, number, StoreIfEmpty(params.operands))) {
+    if (!step_if_empty<Rows, typename Traits::Place>(params.operands, number)) {
         // From the beginning once more: of nothing that this takes the step above is to have registers.
         fold_states<Rows, true, true>(FoldSingle{params.operands}, opaque(static_cast<int>(number)));
     }

@@ -10,17 +10,14 @@
 #include "selective_state_update/quantised_heads.cuh"
 
 struct SelectiveStateUpdateQuantisedFoldParams {
-    void* state_scale;
-    FoldSingleOperands operands;
-    int heads;                  // per warp, at most 32
-    int state_scale_stride[3];  // slot, head, row
+    FoldScaledOperands operands;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t>
 struct SelectiveStateUpdateQuantisedFoldTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 4;
-    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t, FoldSingleOperands>;
+    using Rows = WalkedRows<kDState, input_t, state_t, a_t, b_t, FoldScaledOperands>;
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t,
@@ -32,8 +29,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ alignas(16) typename Rows::StateVec shared[kWarps][StagedCodes<Rows>::kVecs];
     const int warp = uniform(static_cast<int>(threadIdx.x / kWarpSize));
     const unsigned number = blockIdx.x * kWarps + warp;
-    if (!walk_heads<Rows, true>(params, number, shared[warp])) {
+    const FoldScaled all{{params.operands}};
+    if (!walk_heads<Rows, true>(all, number, shared[warp])) {
         // From the beginning once more: nothing that this takes is kept in registers meanwhile.
-        fold_heads<Rows>(params, static_cast<unsigned>(opaque(static_cast<int>(number))));
+        fold_heads<Rows>(all, static_cast<unsigned>(opaque(static_cast<int>(number))));
     }
 }

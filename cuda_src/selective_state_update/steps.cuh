@@ -156,29 +156,9 @@ __device__ __forceinline__ void store_rows(
     at.store(p, finish_result<Traits>(p, parameters, inputs, y));
 }
 
-// Ends a step of one token without conditions.
-struct StoreAlways {
-    static constexpr bool kInPlace = false;
-
-    // Loads what the end depends on, beside the states of a slot.
-    __device__ __forceinline__ void load(int) {}
-
-    // Does what store_rows does; false where it has to be done otherwise, and nothing is written yet.
-    template <typename Traits>
-    __device__ __forceinline__ bool store(const typename Traits::Operands& p, const WarpRows& warp,
-                                          const typename Traits::StateVec (&raw)[Traits::kRowsOfGroup][Traits::kChunks],
-                                          float scale, const StateRows<Traits>& to, float* scale_place,
-                                          const TokenCursor<Traits>& at, const RowParameters<Traits>& parameters,
-                                          const TokenInputs<Traits>& inputs, const TokenMatrices<Traits>& maps,
-                                          bool stores) const {
-        store_rows<Traits>(p, warp, raw, scale, to, scale_place, at, parameters, inputs, maps, stores);
-        return true;
-    }
-};
-
-// One token, the state after which goes to one slot: the own one with End::kInPlace. False where `end` says so.
-template <typename Traits, typename End, typename Params>
-__device__ __forceinline__ bool update_single(const Params& params, const WarpRows& warp, End end) {
+// One token, the state after which goes to one slot.
+template <typename Traits, typename Params>
+__device__ __forceinline__ void update_single(const Params& params, const WarpRows& warp) {
     const typename Traits::Operands& p = params.operands;
     const int slot = of_warp<Traits>(load_slot<Traits>(p, warp.batch));
     const StateRows<Traits> rows(p.state, p.state_stride + 1, warp);
@@ -188,16 +168,12 @@ __device__ __forceinline__ bool update_single(const Params& params, const WarpRo
     bool goes_on = slot >= 0;
     if constexpr (Traits::kIsChosen) goes_on = goes_on && has_past(p, warp.batch);
     float scale = 1.0f;
-    // What the end depends on is loaded in front of the inputs, or behind them where a group has few rows: one sequence
-    // of float32 states, x too, takes 4.10 us so, 4.21 otherwise; with four rows, and x of bfloat16, 4.47 and 4.27.
-    constexpr bool kLoadsEndLast = Traits::kRowsOfGroup < 4;
     const auto load_states = [&] {
 #pragma unroll
         for (int r = 0; r < Traits::kRowsOfGroup; ++r) load_row<Traits>(p, warp, from_rows, r, raw[r], goes_on);
         if constexpr (Traits::kIsQuantised) {
             if (goes_on) scale = load_scale<Traits>(scale_of_slot<Traits>(params, warp, slot));
         }
-        if (!kReadsFirst && !kLoadsEndLast) end.load(slot);
     };
     if constexpr (Traits::kReadsStatesFirst) {
         load_states();
@@ -217,14 +193,10 @@ __device__ __forceinline__ bool update_single(const Params& params, const WarpRo
     if (slot < 0) {
         if (kReadsFirst) wait_for_preceding();
         if (!p.keeps_padding) cursor.store(p, 0.0f);
-        return true;
+        return;
     }
     const auto find_target = [&] {
-        if constexpr (End::kInPlace) {
-            return slot;
-        } else {
-            return of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
-        }
+        return of_warp<Traits>(p.is_read_only ? -1 : load_destination<Traits>(p, warp.batch, 0, slot));
     };
     int to = -1;
     if constexpr (!Traits::kReadsStatesFirst) {
@@ -232,24 +204,17 @@ __device__ __forceinline__ bool update_single(const Params& params, const WarpRo
         load_states();
     }
     if (Traits::kReadsStatesFirst || kReadsFirst) {
-        if (kReadsFirst) {
-            wait_for_preceding();
-            end.load(slot);
-        }
+        if (kReadsFirst) wait_for_preceding();
         load_inputs();
-        if (!kReadsFirst && kLoadsEndLast) {
-            if (End::kInPlace) sync_warp();
-            end.load(slot);
-        }
     }
     if constexpr (Traits::kReadsStatesFirst) to = find_target();
-    const StateRows<Traits> to_rows = End::kInPlace ? from_rows : rows + max(to, 0) * slot_stride;
+    const StateRows<Traits> to_rows = rows + max(to, 0) * slot_stride;
     if constexpr (Traits::kIsQuantised) {
         // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();
     }
-    return end.template store<Traits>(p, warp, raw, scale, to_rows, scale_of_slot<Traits>(params, warp, max(to, 0)),
-                                      cursor, parameters, inputs, maps, to >= 0);
+    store_rows<Traits>(p, warp, raw, scale, to_rows, scale_of_slot<Traits>(params, warp, max(to, 0)), cursor,
+                       parameters, inputs, maps, to >= 0);
 }
 
 // Loads the rows' states from a slot of the pool, or from a step of a row of the buffer.
@@ -409,9 +374,9 @@ __device__ __forceinline__ void update_many(const Params& params, const WarpRows
     }
 }
 
-// The steps of the rows of a kernel's warp. False where the end of a single one says so.
-template <typename Traits, typename Params, typename End = StoreAlways>
-__device__ __forceinline__ bool update(const Params& params, unsigned number, End end = End()) {
+// The steps of the rows of a kernel's warp.
+template <typename Traits, typename Params>
+__device__ __forceinline__ void update(const Params& params, unsigned number) {
     const typename Traits::Operands& p = params.operands;
     // What several tokens need of registers leaves none for loads that are issued before.
     constexpr bool kWaitsFirst = Traits::kIsMany || !kReadsFirst;
@@ -420,12 +385,11 @@ __device__ __forceinline__ bool update(const Params& params, unsigned number, En
     // Whole warps leave: the shuffles stay complete. Tokens without any sequence are the first warps'.
     if (warp.batch >= max(p.batch, 1)) {
         if (!kWaitsFirst) wait_for_preceding();
-        return true;
+        return;
     }
     if constexpr (Traits::kIsMany) {
         update_many<Traits>(params, warp);
-        return true;
     } else {
-        return update_single<Traits>(params, warp, end);
+        update_single<Traits>(params, warp);
     }
 }

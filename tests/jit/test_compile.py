@@ -123,7 +123,7 @@ SPILLS = {
     "CausalConv1dUpdateSeveral": 96,
     "SelectiveStateUpdateReplay": 384,
     "SelectiveStateUpdateReplayFew": 96,
-    "SelectiveStateUpdateQuantisedFold": 8,
+    "SelectiveStateUpdateQuantisedFold": 16,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
 

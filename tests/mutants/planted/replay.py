@@ -15,9 +15,9 @@ _HEADS = _REPLAY + "5-4-40-128-groups_2-without_D-work_2,3"
 _ODD_ROWS = _REPLAY + "3-6-37-128-groups_2-dtype_float32-window_6-forced-work_3,3"
 _FOLD = _REPLAY + "5-4-8-128-groups_2-fold"
 _FOLD_SOME = _REPLAY + "5-4-8-128-groups_2-fold-committed"
-_FOLD_LEFT = _REPLAY + "3-2-9-128-live_0-fold"
-_FOLD_NONE = _REPLAY + "3-2-37-128-force_rows=4-live_0-fold-committed"
-_FOLD_ROWS = _REPLAY + "3-2-37-128-force_rows=4-fold"
+_FOLD_LEFT = _REPLAY + "3-2-10-128-live_0-fold"
+_FOLD_NONE = _REPLAY + "3-2-48-128-dtype_float16-dtypes_z_B_C-force_rows=8-live_0-fold-committed"
+_FOLD_ROWS = _REPLAY + "3-2-40-128-force_rows=4-fold"
 _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
 _WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16-work_1,0"
 _WHOLE_INT8 = _REPLAY + "5-2-64-128-state_dtype_int8-pool_slot_strided-odd-index_int64-forced-work_1,0"
@@ -358,7 +358,7 @@ MUTANTS = (
     Mutant(
         "Live tokens are left in their ring where warps walk over heads.",
         "selective_state_update/selective_state_update_quantised_fold.cu",
-        "fold_heads<Rows>(params, static_cast<unsigned>(opaque(static_cast<int>(number))));",
+        "fold_heads<Rows>(all, static_cast<unsigned>(opaque(static_cast<int>(number))));",
         "",
         (_FOLD_HEADS, _FOLD_HEADS_FULL),
     ),
@@ -414,8 +414,15 @@ MUTANTS = (
     Mutant(
         "Of an empty ring's rows only those are stored that come before the cursor.",
         _STATES,
-        "            store_row<Rows>(s, warp, to, r, 0, state[r]);",
-        "            if (r < kEarly) store_row<Rows>(s, warp, to, r, 0, state[r]);",
+        "        rows.store(r, state[r]);",
+        "        if (r < kEarly) rows.store(r, state[r]);",
+        (_FOLD_NONE,),
+    ),
+    Mutant(
+        "The rows of a group follow each other where all rows exist.",
+        _STATES,
+        "return first + (r * Rows::kGroups * kRow + i",
+        "return first + (r * kRow + i",
         (_FOLD_NONE,),
     ),
     Mutant(

@@ -311,8 +311,8 @@ MUTANTS = (
     Mutant(
         "The scale of a destination goes to the slot that the state came from.",
         "selective_state_update/steps.cuh",
-        "scale_of_slot<Traits>(params, warp, max(to, 0)),\n",
-        "scale_of_slot<Traits>(params, warp, slot),\n",
+        "scale_of_slot<Traits>(params, warp, max(to, 0)), cursor",
+        "scale_of_slot<Traits>(params, warp, slot), cursor",
         (_STATE_INT8_FRESH,),
     ),
     Mutant(

@@ -27,9 +27,8 @@ MUTANTS = (
     Mutant(
         "A state update reads its inputs before it waits.",
         "selective_state_update/steps.cuh",
-        "            wait_for_preceding();\n            end.load(slot);\n        }\n        load_inputs();",
-        "            end.load(slot);\n        }\n        load_inputs();\n"
-        "        if (kReadsFirst) wait_for_preceding();",
+        "        if (kReadsFirst) wait_for_preceding();\n        load_inputs();",
+        "        load_inputs();\n        if (kReadsFirst) wait_for_preceding();",
         (STATE,),
     ),
     Mutant(
