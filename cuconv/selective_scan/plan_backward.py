@@ -221,7 +221,9 @@ def _kernel(o: BackwardOperands, input_t: DType) -> SelectiveScanBwd | Selective
         shares_chunks=o.shares_chunks,
         has_states=o.shares_chunks and o.has_states,
     )
-    if kernel == SelectiveScanBwd(input_t, 2, False, False, False, False, False) and input_t.itemsize == 2:
+    fits = kernel == SelectiveScanBwd(input_t, 2, False, False, False, False, False) and input_t.itemsize == 2
+    # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
+    if fits and o.z is not None:
         overlapped = SelectiveScanBwdOverlapped(input_t)
         # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
         resident = overlapped.constants["kMinBlocks"]

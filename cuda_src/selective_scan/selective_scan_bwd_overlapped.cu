@@ -9,7 +9,7 @@
 // On an H200 a call for 8 x 1536 x 2048 in bfloat16 takes 720 us instead of 764. B, C and products of C are taken again
 // on the way that leaves sums: where a lane keeps them, the compiler computes two thirds of the decays again instead.
 //
-// input_t  u, delta, z, dout, B and C, and their gradients
+// input_t  u, delta, z, dout, B and C, and their gradients; z is not null
 #include "selective_scan/scan_bwd_numbers.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 #include "selective_scan/scan_bwd_tokens.cuh"
