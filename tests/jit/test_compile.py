@@ -110,7 +110,7 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
 SPILLS = {
     "SelectiveScanTilesFwd": 512,
     "SelectiveScanVarlenTilesFwd": 512,
-    "SelectiveScanBwd": 8,
+    "SelectiveScanBwd": 16,
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dRowpartsBwd": 8,
     "CausalConv1dOddchannelsFwd": 64,
@@ -129,10 +129,12 @@ SPILLS = {
 
 The tiles of scans access it once a tile and not in their loops over states: on an H200 a block fewer on a
 multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 4096 tokens); those with snapshots need the
-most. The gradient of a scan keeps one word there for a second block. Gradients of filters of more than 8 taps whose
-tokens have sequence numbers use all 255 registers that a thread can have. Steps with rings keep a part of their inputs
-there while they put live tokens in states, in one step of a window: four blocks on a multiprocessor take 45 us for 64
-sequences of bfloat16, three 52. Those of few tokens keep up to 22 words with states of int16, and fewer with others.
+most. The gradient of a scan keeps one word there for a second block, and up to four where float32 sequences with states
+share chunks: 64 of 128 tokens take 810 us so, and 1048 where they do not share any.
+Gradients of filters of more than 8 taps whose tokens have sequence numbers use all 255 registers that a thread can
+have. Steps with rings keep a part of their inputs there while they put live tokens in states, in one step of a
+window: four blocks on a multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those of few tokens keep up
+to 22 words with states of int16, and fewer with others.
 Decode steps of several tokens keep some words, so that a multiprocessor has eight blocks of them: 6.15 us instead of
 6.75 for 4 tokens of 64 sequences of 8192 channels.
 What is in front of results over x has six blocks on a multiprocessor, and keeps there what it knows of snapshots.
@@ -144,7 +146,7 @@ Gradients of rows by short blocks keep a word there in a few variants, so that a
 us instead of 30.0 with seven or six for 16 channels of 2**20 tokens.
 Short rows with snapshots and results over x keep up to six words in a few variants, even with 80 registers.
 Tokens put at once in states of 8-bit codes keep one word there before compute capability 9.0, with two blocks of 128
-registers a thread on a multiprocessor.
+registers a thread on a multiprocessor, and three words since then with d_state 64 and x of float32.
 """
 
 
