@@ -24,7 +24,7 @@ _assumed = ContextVar("multiprocessors", default=MULTIPROCESSORS[REFERENCE])
 
 def multiprocessors(device: int) -> int:
     """The multiprocessors of a CUDA device, or of the GPU that a number of no device stands for."""
-    return HOST - device if device < HOST else _asked(device)
+    return HOST - device if device < HOST else _asked(device, "MultiProcessorCount")
 
 
 def assumed_device() -> int:
@@ -46,15 +46,9 @@ def has_dependent_launch(device: int) -> bool:
     return capability >= DEPENDENT_CAPABILITY and cupy.cuda.runtime.driverGetVersion() >= DEPENDENT_DRIVER
 
 
-@cache
 def has_shared_memory(device: int, nbytes: int) -> bool:
     """Whether a block can have this many bytes of shared memory; true where a call is only planned."""
-    if device <= HOST:
-        return True
-    import cupy
-
-    most: int = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
-    return nbytes <= most
+    return device <= HOST or nbytes <= _asked(device, "MaxSharedMemoryPerBlockOptin")
 
 
 @cache
@@ -79,8 +73,9 @@ def assuming(count: int) -> Iterator[None]:
 
 
 @cache
-def _asked(device: int) -> int:
+def _asked(device: int, attribute: str) -> int:
+    """A number that CUDA knows of a device."""
     import cupy
 
-    count: int = cupy.cuda.Device(device).attributes["MultiProcessorCount"]
-    return count
+    number: int = cupy.cuda.Device(device).attributes[attribute]
+    return number

@@ -27,21 +27,22 @@ def test_another_gpu_can_be_assumed_for_a_while() -> None:
     assert machine.multiprocessors(machine.assumed_device()) == 132
 
 
-def test_a_device_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_asked_once_for_each_number(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def device(number: int) -> Any:
         asked.append(number)
-        return SimpleNamespace(attributes={"MultiProcessorCount": 100 + number})
+        return SimpleNamespace(attributes={"MultiProcessorCount": 100 + number, "MaxSharedMemoryPerBlockOptin": 5000})
 
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=device)))
     machine._asked.cache_clear()
     try:
         with machine.assuming(5):
             assert [machine.multiprocessors(number) for number in (0, 3, 0, 3)] == [100, 103, 100, 103]
+            assert [machine.has_shared_memory(3, nbytes) for nbytes in (5000, 5001)] == [True, False]
     finally:
         machine._asked.cache_clear()
-    assert asked == [0, 3]
+    assert asked == [0, 3, 3]
 
 
 def test_known_gpus_and_the_table_are_the_same() -> None:

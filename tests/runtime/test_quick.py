@@ -131,7 +131,8 @@ def facts(array: Quick) -> tuple[Any, ...]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> QuickFamily:
-    monkeypatch.setattr("cuconv.runtime.machine._asked", lambda device: 132)
+    known = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
+    monkeypatch.setattr("cuconv.runtime.machine._asked", lambda device, attribute: known[attribute])
     monkeypatch.setattr("cuconv.runtime.machine.has_one_device", lambda: False)
     found = arrays.family(Quick((1,), (1,), None))  # type: ignore[arg-type]
     assert isinstance(found, QuickFamily)

@@ -31,10 +31,15 @@ def replaced(module: ModuleType, name: str, operation: Any) -> Iterator[None]:
 @contextmanager
 def counting(processors: int) -> Iterator[None]:
     """Plan calls for a GPU with this many multiprocessors, those on a GPU as well, and remember none of them."""
+    ask = machine._asked
+
+    def asked(device: int, attribute: str) -> int:
+        return processors if attribute == "MultiProcessorCount" else ask(device, attribute)
+
     with ExitStack() as stack:
         stack.enter_context(the_whole_way())
         stack.enter_context(machine.assuming(processors))
-        stack.enter_context(mock.patch.object(machine, "_asked", lambda device: processors))
+        stack.enter_context(mock.patch.object(machine, "_asked", asked))
         for each in Operation.named.values():
             stack.enter_context(mock.patch.multiple(each, _remembered=each._prepare, recent=(), known=()))
         yield
