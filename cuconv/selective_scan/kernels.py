@@ -310,7 +310,11 @@ class SelectiveScanBwd(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveScanBwdOverlapped(Kernel):
-    """As SelectiveScanBwd; a channel's tokens are prepared and finished while its neighbours' states are scanned."""
+    """Gradients as SelectiveScanBwd computes them, with 16-bit dtypes and z.
+
+    While a block scans the states of one channel, it finishes the tokens of the channel before and prepares those of
+    the next.
+    """
 
     input_t: DType
 
