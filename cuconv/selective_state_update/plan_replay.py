@@ -60,6 +60,10 @@ FOLD_RESIDENT = 5
 rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and
 7.3."""
 
+FOLD_LARGE = 24 * 2**20
+"""Bytes of int16 states from which they have as few again. With x of float16, 24 MiB take 16.5 us so and 17.2 with
+twice as many, 32 MiB 20.8 and 21.2, 96 MiB 55.2 and 55.8; 16 MiB 12.3 and 11.3."""
+
 FEW_STATES = 8 * 2**20
 """Bytes of float32 states, with x of float16 or float32, below which a group of lanes puts a token in two rows at most.
 A sequence of Mamba-2 with 128 heads and x of float16 takes 4.01 us so, 4.20 with four rows and 4.11 without rings; two
@@ -327,7 +331,8 @@ def _rows_to_fold(o: Operands, token: bool = True) -> dict[str, Any]:
     if token and s.quantised and is_whole(state_t, vec) and arrays["b_t"].itemsize == 2 and fits <= 128 and not masked:
         kernel = SelectiveStateUpdateFold(**arrays, rows=few, token=True, masked=False, stochastic=False, index32=True)
         config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
-        if config.grid[0] > FOLD_RESIDENT * multiprocessors(s.x.device):
+        is_large = state_t is INT16 and plain._state_bytes(s) >= FOLD_LARGE
+        if config.grid[0] > FOLD_RESIDENT * multiprocessors(s.x.device) and not is_large:
             few = min(rows, most_folded(fits, vec, state_t))
     return {**arrays, "rows": few, "masked": masked}
 
