@@ -156,6 +156,27 @@ def test_a_penalty_on_the_gradient_of_a_block_is_an_error() -> None:
         gradient.square().sum().backward()
 
 
+def test_a_block_applied_twice_has_the_same_gradients_with_create_graph() -> None:
+    block, x = Mamba(8, d_state=4, bias=True, dtype=torch.float64), random(2, 5, 8)
+    arguments = x, *block.parameters()
+
+    def gradients(create_graph: bool) -> Any:
+        return torch.autograd.grad(block(block(x)).square().sum(), arguments, create_graph=create_graph)
+
+    torch.testing.assert_close(gradients(True), gradients(False), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("derive", [lambda bias: bias, torch.exp], ids=["the same tensor", "made of it"])
+def test_arguments_that_depend_on_each_other_have_the_same_gradients_with_create_graph(derive: Any) -> None:
+    *given, _, bias = inner_inputs(torch.float64)[:-1]
+
+    def gradient(create_graph: bool) -> Any:
+        loss = Inner.eager(*given, derive(bias), bias, True, False).square().sum()
+        return torch.autograd.grad(loss, bias, create_graph=create_graph)
+
+    torch.testing.assert_close(gradient(True), gradient(False), rtol=1e-10, atol=1e-12)
+
+
 def test_what_is_computed_again_is_not_kept() -> None:
     block = Mamba(8, d_state=2, dtype=torch.float64)
     x = random(2, 64, 8)
