@@ -238,6 +238,16 @@ def test_prefill_and_steps_continue_each_other(prompt: int) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), wanted, rtol=1e-10, atol=1e-12)
 
 
+def test_autograd_notices_what_a_step_writes() -> None:
+    block = Mamba(8, d_state=4)
+    states = block.allocate_inference_cache(2)
+    products = [(each * torch.ones_like(each, requires_grad=True)).sum() for each in states]
+    block.step(torch.ones(2, 1, 8), *states)
+    for product in products:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
+
+
 def test_inference_parameters() -> None:
     class Parameters:
         seqlen_offset = 0
