@@ -22,8 +22,8 @@ from cuconv.torch.mamba_ssm import selective_state_update
 class ShortConvolution(nn.Conv1d):
     """A depthwise causal convolution with the parameters and options of fla.modules.ShortConvolution.
 
-    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed,
-    and is 0 in what `forward` returns.
+    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed:
+    it is 0 in what `forward` returns unless it updates states in place.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class ShortConvolution(nn.Conv1d):
             x: (batch, tokens, hidden_size); packed sequences have a batch of 1.
             residual: shape of x, added to the result.
             mask: (batch, tokens), multiplies x. x itself stays as it is.
-            cache: (sequences, hidden_size, kernel_size): the states before; where each sequence has one token it is
-                updated in place, else only read.
+            cache: (sequences, hidden_size, kernel_size): the states before; where there are as many tokens as sequences
+                it is updated in place, else only read.
             output_final_state: also return the states after.
             cu_seqlens: (sequences + 1,): where packed sequences begin and, last, end.
 
@@ -133,15 +133,17 @@ class ShortConvolution(nn.Conv1d):
         output_final_state: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One token of each sequence: the result and the states, which are updated in place."""
-        shape, sequences = x.shape, x.shape[0] * x.shape[1]
+        """The next tokens of sequences, one of each without cu_seqlens: the result and the states, updated in place."""
+        shape, tokens = x.shape, x.shape[0] * x.shape[1]
+        # How many tokens each of packed sequences has only the device knows: one has none where another has two.
+        sequences = tokens if cu_seqlens is None else cu_seqlens.shape[0] - 1
         if cache is None:
             states = x.new_zeros(sequences, self.hidden_size, self.kernel_size[0])
             cache = states if output_final_state else None
         else:
             states = cache
-        inner = (x.reshape(sequences, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
-        out: Tensor = causal_conv1d_update(*inner).view(shape)
+        inner = (x.reshape(tokens, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
+        out: Tensor = causal_conv1d_update(*inner, query_start_loc=cu_seqlens).view(shape)
         return out if residual is None else out + residual, cache
 
     @property

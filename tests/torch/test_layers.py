@@ -360,6 +360,22 @@ def test_tokens_of_a_decode_update_the_cache() -> None:
     torch.testing.assert_close(torch.cat(parts, 1), wanted)
 
 
+@pytest.mark.parametrize("with_cache", [False, True])
+@pytest.mark.parametrize("starts", [[0, 1, 2], [0, 2, 2], [0, 0, 2], [0, 0, 3, 3]], ids=str)
+def test_as_many_tokens_as_sequences_may_be_packed_in_any_way(starts: list[int], with_cache: bool) -> None:
+    sequences = len(starts) - 1
+    layer, x, cu_seqlens = short(), random(1, sequences, 6, grad=False), torch.tensor(starts)
+    cache = random(sequences, 6, 4, grad=False) if with_cache else None
+    wanted, wanted_states = layer(x, None, None, cache, True, cu_seqlens)
+    for call in (layer, layer.step):
+        kept = None if cache is None else cache.clone()
+        with torch.no_grad():
+            got, states = call(x, cache=kept, output_final_state=True, cu_seqlens=cu_seqlens)
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(states[:, :, 1:], wanted_states[:, :, 1:])
+        assert kept is None or states is kept
+
+
 def test_a_fused_projection_needs_no_copies() -> None:
     layer, qkv = short(), random(2, 9, 18)
     q = qkv[..., 6:12]
