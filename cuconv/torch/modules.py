@@ -69,6 +69,9 @@ class ShortConvolution(nn.Conv1d):
         cache: Tensor | None = None,
         output_final_state: bool = False,
         cu_seqlens: Tensor | None = None,
+        chunk_indices: Tensor | None = None,
+        *,
+        cp_context: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Convolve sequences.
@@ -81,6 +84,8 @@ class ShortConvolution(nn.Conv1d):
                 it is updated in place, else only read.
             output_final_state: also return the states after.
             cu_seqlens: (sequences + 1,): where packed sequences begin and, last, end.
+            chunk_indices: ignored, as are further arguments: what prepares or chooses a kernel elsewhere.
+            cp_context: must be None; with flash-linear-attention's, the tokens before x would come from another device.
 
         Returns:
             The result, of x's shape, and the states after or None.
@@ -89,6 +94,9 @@ class ShortConvolution(nn.Conv1d):
             TypeError, ValueError: arguments that do not fit.
         """
         batch, tokens, _ = x.shape
+        if cp_context is not None:
+            got = f"a {type(cp_context).__name__}"
+            raise ValueError(message("cp_context", got, "None: no tokens come from other devices"))
         if cu_seqlens is not None:
             if batch != 1:
                 raise ValueError(message("batch of x", batch, "1 beside cu_seqlens"))

@@ -385,15 +385,29 @@ def test_a_fused_projection_needs_no_copies() -> None:
         torch.testing.assert_close(one, other)
 
 
+class Context:
+    """What flash-linear-attention's layers get where a sequence is spread over devices."""
+
+
 def test_bad_options() -> None:
     with pytest.raises(ValueError, match="mask: got a tensor; wanted None beside cu_seqlens"):
         short()(random(1, 9, 6), mask=torch.ones(1, 9), cu_seqlens=torch.tensor([0, 9]))
     with pytest.raises(ValueError, match="batch of x: got 2; wanted 1 beside cu_seqlens"):
         short()(random(2, 9, 6), cu_seqlens=torch.tensor([0, 9]))
+    with pytest.raises(ValueError, match="cp_context: got a Context; wanted None: no tokens come from other devices"):
+        short()(random(1, 9, 6), cp_context=Context())
     with pytest.raises(ValueError, match="activation: got 'gelu'"):
         short(activation="gelu")
     with pytest.raises(ValueError, match="tokens of hidden_states: got 2; wanted 1"):
         Mamba(8).step(torch.zeros(1, 2, 8), *Mamba(8).allocate_inference_cache(1))
+
+
+def test_what_prepares_kernels_elsewhere_is_ignored() -> None:
+    layer, x = short(), random(1, 9, 6)
+    wanted, _ = layer(x)
+    starts, chunk_indices = torch.tensor([0, 9]), torch.zeros(1, 2, dtype=torch.int64)
+    got, _ = layer(x, None, None, None, False, starts, chunk_indices, cu_seqlens_cpu=starts, cp_context=None)
+    torch.testing.assert_close(got, wanted)
 
 
 def test_functional_names() -> None:
