@@ -80,9 +80,10 @@ class ShortConvolution(nn.Conv1d):
             x: (batch, tokens, hidden_size); packed sequences have a batch of 1.
             residual: shape of x, added to the result.
             mask: (batch, tokens), multiplies x. x itself stays as it is.
-            cache: (sequences, hidden_size, kernel_size): the states before; where there are as many tokens as sequences
-                it is updated in place, else only read.
-            output_final_state: also return the states after.
+            cache: (sequences, hidden_size, kernel_size): the states before. It is updated in place where there are as
+                many tokens as sequences and autograd does not follow (torch.no_grad(), or neither x, cache nor a
+                parameter requires grad); else it is only read, and the states after must be asked for.
+            output_final_state: also return the states after: cache itself where that is updated in place.
             cu_seqlens: (sequences + 1,): where packed sequences begin and, last, end.
             chunk_indices: ignored, as are further arguments: what prepares or chooses a kernel elsewhere.
             cp_context: must be None; with flash-linear-attention's, the tokens before x would come from another device.

@@ -360,6 +360,17 @@ def test_tokens_of_a_decode_update_the_cache() -> None:
     torch.testing.assert_close(torch.cat(parts, 1), wanted)
 
 
+def test_a_cache_is_updated_only_where_autograd_does_not_follow() -> None:
+    layer, x, cache = short(), random(2, 1, 6, grad=False), random(2, 6, 4, grad=False)
+    before = cache.clone()
+    _, states = layer(x, cache=cache, output_final_state=True)
+    assert torch.equal(cache, before) and states is not cache
+    layer.requires_grad_(False)
+    _, updated = layer(x, cache=cache, output_final_state=True)
+    assert updated is cache
+    torch.testing.assert_close(cache[:, :, 1:], states[:, :, 1:])
+
+
 @pytest.mark.parametrize("with_cache", [False, True])
 @pytest.mark.parametrize("starts", [[0, 1, 2], [0, 2, 2], [0, 0, 2], [0, 0, 3, 3]], ids=str)
 def test_as_many_tokens_as_sequences_may_be_packed_in_any_way(starts: list[int], with_cache: bool) -> None:
