@@ -136,6 +136,25 @@ def test_meanings_are_the_packages() -> None:
     assert y.dtype == torch.bfloat16 and not y.requires_grad and ssm.any()
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize(
+    ("target", "error", "refused"),
+    [
+        (torch.ones(3, 6, 3), ValueError, r"shape \(3, 6, 3\); wanted \(1, 6, 3\)"),
+        (torch.ones(5, 1, 6, 3), ValueError, r"shape \(5, 1, 6, 3\); wanted \(1, 6, 3\)"),
+        (torch.ones(1, 6, 3, dtype=torch.float16), TypeError, "dtype float16; wanted float32"),
+        (torch.ones(1, 6, 3, dtype=torch.int32), TypeError, "dtype int32; wanted float32"),
+        (torch.ones(1, 6, 3, device="meta"), ValueError, "a tensor on meta; wanted"),
+    ],
+    ids=["more rows", "more axes", "half", "integers", "elsewhere"],
+)
+def test_given_final_states_that_do_not_fit_are_refused(target: Any, error: Any, refused: str, mode: Any) -> None:
+    x, weight = torch.ones(1, 6, 9), torch.ones(6, 4, requires_grad=True)
+    with mode(), pytest.raises(error, match=f"^(final_states_out|device): got {refused}"):
+        conv.causal_conv1d_fn(x, weight, return_final_states=True, final_states_out=target)
+    assert target.is_meta or bool((target == 1).all())
+
+
 def updated_convolution(state: Any) -> None:
     conv.causal_conv1d_update(torch.ones(2, 6), state, torch.ones(6, 4))
 
