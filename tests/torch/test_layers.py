@@ -17,7 +17,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
+from cuconv.torch import (  # noqa: E402
+    Mamba,
+    ShortConvolution,
+    causal_conv1d_packed,
+    mamba_inner_fn,
+    selective_scan_packed,
+)
 from cuconv.torch.inner import Inner, compose  # noqa: E402
 
 F = torch.nn.functional
@@ -411,6 +417,35 @@ def test_bad_options() -> None:
         short(activation="gelu")
     with pytest.raises(ValueError, match="tokens of hidden_states: got 2; wanted 1"):
         Mamba(8).step(torch.zeros(1, 2, 8), *Mamba(8).allocate_inference_cache(1))
+
+
+@pytest.mark.parametrize("with_states", [False, True])
+@pytest.mark.parametrize(
+    ("shapes", "refused"),
+    [
+        (((6, 9), (6,)), r"weight: got shape \(6,\); wanted 2 axes \(dim, width\)"),
+        (((6, 9), ()), r"weight: got shape \(\); wanted 2 axes \(dim, width\)"),
+        (((6, 9), (6, 0)), "width of weight: got 0; wanted 1 to 16"),
+        (((), (6, 4)), r"x: got shape \(\); wanted 2 axes \(dim, total\)"),
+        (((1, 6, 9), (6, 4)), r"x: got shape \(1, 6, 9\); wanted 2 axes \(dim, total\)"),
+        (((6, 9), (6, 4), ()), r"query_start_loc: got shape \(\); wanted 1 axes \(sequences \+ 1\)"),
+        (((6, 9), (6, 4), (0,)), r"query_start_loc: got shape \(0,\); wanted at least 1 element"),
+    ],
+    ids=["weight of one axis", "weight of none", "no taps", "x of none", "a batch", "starts of none", "no starts"],
+)
+def test_packed_convolutions_name_what_does_not_fit(shapes: Any, refused: str, with_states: bool) -> None:
+    x, weight, *starts = map(torch.ones, shapes)
+    query_start_loc = starts[0].int() if starts else None
+    states = torch.ones(1, 6, 3) if with_states else None
+    with pytest.raises(ValueError, match=f"^{refused}"):
+        causal_conv1d_packed(x, weight, None, query_start_loc, states)
+
+
+@pytest.mark.parametrize(("shape", "refused"), [((), r"shape \(\)"), ((0,), r"shape \(0,\)")], ids=str)
+def test_packed_scans_name_borders_that_do_not_fit(shape: Any, refused: str) -> None:
+    u, matrix, starts = torch.ones(6, 9), torch.ones(4, 9), torch.ones(shape, dtype=torch.int32)
+    with pytest.raises(ValueError, match=f"^query_start_loc: got {refused}; wanted"):
+        selective_scan_packed(u, u, -torch.ones(6, 4), matrix, matrix, query_start_loc=starts, return_last_state=True)
 
 
 def test_what_prepares_kernels_elsewhere_is_ignored() -> None:
