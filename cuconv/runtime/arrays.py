@@ -110,11 +110,16 @@ class Family:
         """The memory of an array on the CPU."""
         raise NotImplementedError
 
-    follows_writes: Callable[[], bool] | None = None
-    """Whether the library wants to know at present that arrays of a caller have new contents; None for never."""
+    is_grad_enabled: Callable[[], bool] | None = None
+    """Whether autograd follows calls at present; None for a library without autograd."""
+    counts_writes = False
+    """Whether the library is to be told with `mark_written` that arrays of a caller have new contents."""
 
     def mark_written(self, written: Sequence[Any]) -> None:
         """Tell the library that arrays of a caller have new contents."""
+
+    def marks(self, written: Sequence[Any]) -> Callable[[], None] | None:
+        """What tells the library that these arrays have new contents; None where it need not know."""
 
     def checks_contents(self) -> bool:
         """Whether CUCONV_CHECK asks for index arrays to be read back and checked."""
@@ -290,6 +295,7 @@ class TorchFamily(Family):
     name = "torch"
     has_host = True
     has_float64 = True
+    counts_writes = True
 
     def __init__(self) -> None:
         torch = sys.modules["torch"]
@@ -311,8 +317,8 @@ class TorchFamily(Family):
         self._torch_dtypes = {dtype: of_torch for of_torch, dtype in self._dtypes.items()}
         # One C function compares the addresses of all tensors; it is there where torch is built for GPUs.
         self._have_addresses: Any = None if inner is None else getattr(torch._C, SAME_ADDRESSES, None)
-        # Without grad mode nothing is saved for a backward pass that a write could spoil.
-        self._is_grad_enabled = self.follows_writes = torch.is_grad_enabled
+        self._is_grad_enabled = self.is_grad_enabled = torch.is_grad_enabled
+        self._is_in_inference_mode = torch.is_inference_mode_enabled
         # torch.cuda.current_stream builds an object and takes 6 us instead of 0.05.
         self.stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda device: torch.cuda.current_stream(device).cuda_stream
@@ -355,10 +361,11 @@ class TorchFamily(Family):
         if not _family_of_type.keys() >= {type(tensor) for tensor in given if tensor is not None}:
             return None
         is_followed = any(tensor is not None and tensor.requires_grad for tensor in given)
-        # Tensors that are recognised are inference tensors only where these are: their dispatch keys differ.
-        is_inference = any(tensor is not None and tensor.is_inference() for tensor in given)
-        mark_written = self.mark_written if is_inference else self._increment_version
-        return Recogniser(given, self._recognise, self.address, mark_written, is_followed)
+        inference = {place for place, tensor in enumerate(given) if tensor is not None and tensor.is_inference()}
+        mark_written = self.mark_written if inference else self._increment_version
+        # In inference mode the dispatch keys of inference tensors are those of no other tensors.
+        uncounted = frozenset(inference if self._is_in_inference_mode() else ())
+        return Recogniser(given, self._recognise, self.address, mark_written, is_followed, uncounted)
 
     def _recognise(self, tensors: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         check = self._guards(
@@ -430,12 +437,22 @@ class TorchFamily(Family):
         return memory
 
     def mark_written(self, written: Sequence[Any]) -> None:
-        # A kernel writes through an address, and so autograd would not notice otherwise what is gone.
+        # A kernel writes through an address, and so autograd would not notice otherwise what is gone. Whether grad mode
+        # is on does not matter: what is written without it may have been saved for a backward pass before.
         try:
             self._increment_version(written)
         except RuntimeError:
             # Inference tensors have none.
-            self._increment_version([tensor for tensor in written if not tensor.is_inference()])
+            self._increment_version(_with_versions(written))
+
+    def marks(self, written: Sequence[Any]) -> Callable[[], None] | None:
+        counted = _with_versions(written)
+        return partial(self._increment_version, counted) if counted else None
+
+
+def _with_versions(tensors: Sequence[Any]) -> list[Any]:
+    """Those of these tensors for which autograd counts writes."""
+    return [tensor for tensor in tensors if not tensor.is_inference()]
 
 
 def _internals() -> Any:

@@ -76,14 +76,14 @@ class Bound:
         self._pointers = list(pointers)
         self._stays, self._device = family.stays(self._arrays, self._pointers), call.device
         self._checks_contents = call.definition.contents is not None and family.checks_contents()
-        self._is_grad_enabled = family.follows_writes
+        self._is_grad_enabled = family.is_grad_enabled
         # Arrays on the CPU have no stream, and what computes them takes any number.
         self._stream: Callable[[int], int] = int if call.on_host else family.stream
         results, replays, self._scratch = call.fixed(given, pointers, late)
         self._repeat = family.repeated(replays, call.device)
         self._addresses, self._late = pointers, late
         new = [each for each in results if each is not None and not any(each is array for array in self._arrays)]
-        self._written = [*call.written(given), *new]
+        self._mark_written = family.marks([*call.written(given), *new])
         self.results: Any = results
         """What every call returns."""
 
@@ -92,7 +92,7 @@ class Bound:
         if not self._stays():
             self._refuse_moved()
         if self._is_grad_enabled is not None and self._is_grad_enabled():
-            self._tell_autograd()
+            self._refuse_followed()
         if self._checks_contents:
             self._call.check_contents(self._given)
         stream = self._stream(self._device)
@@ -100,6 +100,8 @@ class Bound:
             self._call.launch_early(self._addresses, stream, self._late)
         else:
             self._repeat(stream)
+        if self._mark_written is not None:
+            self._mark_written()
         return self.results
 
     def _refuse_moved(self) -> None:
@@ -108,12 +110,10 @@ class Bound:
             if self._call.family.address(array) != pointer:
                 raise ValueError(message(name, "an array with other memory than in bind", "bind for it anew"))
 
-    def _tell_autograd(self) -> None:
-        """Tell autograd what this call writes; ValueError if it would have to follow the call."""
+    def _refuse_followed(self) -> None:
+        """Raise ValueError if autograd would have to follow this call."""
         if any(map(_requires_grad, self._arrays)):
             _refuse_followed(self._call.names, self._given)
-        if self._written:
-            self._call.family.mark_written(self._written)
 
 
 _requires_grad = attrgetter("requires_grad")

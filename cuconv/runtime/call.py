@@ -105,8 +105,7 @@ class Call(Generic[Operands]):
             output, *sources = map(names.index, checked.in_place)
             alike = [each for each in sources if layouts[each] is not None and layouts[each] == layouts[output]]
             self._in_place = {(self._given.index(output), self._given.index(each)) for each in alike}
-        # The library may want to know that arrays of the caller have been written.
-        self._follows_writes = family.follows_writes if self._written else None
+        self._marks_written = bool(self._written) and family.counts_writes
         self._count = len(definition.inputs)
         held = [names[number] for number in self._given]
         self._held = list(self._views)
@@ -176,7 +175,7 @@ class Call(Generic[Operands]):
             else:
                 for enqueue, order in self._enqueues:
                     enqueue(order(pointers), stream)
-        if self._follows_writes is not None and self._follows_writes():
+        if self._marks_written:
             self.family.mark_written(self.written(given))
         return results
 
@@ -215,7 +214,7 @@ class Call(Generic[Operands]):
 
     def _unfollowed(self, recogniser: Recogniser, lines: list[str]) -> list[str]:
         """The code that recognises arrays, those that autograd follows in grad mode only outside of it."""
-        return ["if follows_writes(): return None", *lines] if recogniser.is_followed else lines
+        return ["if is_grad_enabled(): return None", *lines] if recogniser.is_followed else lines
 
     def _generated(
         self,
@@ -239,7 +238,7 @@ class Call(Generic[Operands]):
         slow = f"results = run({given}, [{', '.join(pointers)}], {late}); "
         slow += leave([f"results[{place}]" for place in places])
         unless = [] if misaligned is None else [f"if {misaligned}: return None"]
-        values = {**known.values, **more, "run": self.run, "follows_writes": self.family.follows_writes}
+        values = {**known.values, **more, "run": self.run, "is_grad_enabled": self.family.is_grad_enabled}
         values["NO_NUMBERS"] = NO_NUMBERS
         if self.on_host or not self._launches:
             return generated.function(arguments, [*lines, *unless, slow], values)
@@ -286,10 +285,10 @@ class Call(Generic[Operands]):
                 f"pack{number}(own.bytes, 0, {taken}numbers{number})",
                 f"launch{number}({''.join(f'{name}, ' for name in fixed)}on, own.pointers, 0)",
             ]
-        if self._follows_writes is not None:
+        counted = {self._given[number] for number in self._written} - known.uncounted
+        if self._marks_written and counted:
             values["mark_written"] = known.mark_written
-            written = "".join(f"a{self._given[number]}, " for number in self._written)
-            lines.append(f"if follows_writes(): mark_written(({written}))")
+            lines.append(f"mark_written(({''.join(f'a{place}, ' for place in sorted(counted))}))")
         return generated.function(arguments, [*lines, leave(results)], values)
 
     def forward(self, kept: int | None, hidden: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
@@ -340,13 +339,13 @@ class Call(Generic[Operands]):
         last = max(place for place in self._given if place < self._count)
         inputs = [f"a{place}" if place in self._given else "None" for place in range(last + 1)]
         lines = [
-            "if not follows_writes(): return None",
+            "if not is_grad_enabled(): return None",
             *lines,
             f"if {known.misaligned}: return None",
             f"results = apply(({pointers}), {', '.join(inputs)})",
             f"return {returned(results)}",
         ]
-        values = {**known.values, **more, "follows_writes": self.family.follows_writes, "apply": apply}
+        values = {**known.values, **more, "is_grad_enabled": self.family.is_grad_enabled, "apply": apply}
         return generated.function(arguments, lines, values)
 
     def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:

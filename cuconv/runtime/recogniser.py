@@ -19,6 +19,7 @@ class Recogniser:
         address: Callable[[Any], int],
         mark_written: Callable[[Sequence[Any]], None],
         is_followed: bool = False,
+        uncounted: frozenset[int] = frozenset(),
     ) -> None:
         """Take the arrays of a call, None for absent ones.
 
@@ -58,6 +59,8 @@ class Recogniser:
         """The addresses of arrays with the facts of an earlier call; None where it cannot be sure."""
         self.is_followed = is_followed
         """Whether autograd follows one of the arrays in grad mode."""
+        self.uncounted = uncounted
+        """The places of arrays for which the library counts no writes: inference tensors of torch."""
 
 
 def repeated(given: Sequence[Any]) -> dict[int, int]:

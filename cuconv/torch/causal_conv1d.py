@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cuconv.causal_conv1d import dense, states, update
+from cuconv.torch.operators import copied
 
 
 def causal_conv1d_fn(
@@ -28,7 +29,7 @@ def causal_conv1d_fn(
     if not torch.is_grad_enabled():
         return dense.causal_conv1d_fn(*inputs, True, final_states_out, activation)
     out, final_states = dense.causal_conv1d_fn(*inputs, True, activation=activation)
-    return out, final_states_out.copy_(final_states)
+    return out, copied("final_states_out", final_states_out, final_states)
 
 
 def causal_conv1d_update(

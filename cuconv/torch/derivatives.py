@@ -16,6 +16,7 @@ from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.kernels import GATES
 from cuconv.causal_conv1d.split import WHOLE, Split
 from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
+from cuconv.runtime import checks
 from cuconv.runtime.call import Call, Follower
 from cuconv.runtime.errors import message
 from cuconv.runtime.operation import Operation, is_traced
@@ -396,8 +397,13 @@ def _convolve_packed(
 
 
 def sequences(query_start_loc: Tensor | None) -> int:
-    """The number of packed sequences."""
-    return 1 if query_start_loc is None else query_start_loc.shape[0] - 1
+    """The number of packed sequences; ValueError for no borders."""
+    if query_start_loc is None:
+        return 1
+    checks.rank("query_start_loc", query_start_loc.shape, "sequences + 1")
+    if query_start_loc.shape[0] == 0:
+        raise ValueError(message("query_start_loc", "shape (0,)", "at least 1 element (sequences + 1)"))
+    return query_start_loc.shape[0] - 1
 
 
 def _as_pool(initial_states: Tensor | None, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cuconv.causal_conv1d.kernels import WIDTHS
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
@@ -43,6 +44,10 @@ def causal_conv1d_packed(
     if not (traced := torch.compiler.is_compiling()):
         refuse_transforms("causal_conv1d_packed")
     checks.activation(activation)
+    # The operation checks shapes, too, but the one of states is made out of these before.
+    checks.rank("x", x.shape, "dim, total")
+    checks.rank("weight", weight.shape, "dim, width")
+    checks.between("width of weight", weight.shape[1], WIDTHS[0], WIDTHS[-1])
     if initial_states is not None:
         shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
         _check_states("initial_states", initial_states, shape, "sequences, dim of x, width - 1", "x", x.dtype)

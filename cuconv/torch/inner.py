@@ -150,7 +150,9 @@ class Inner(EagerFunction):
         xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, out_bias, A, D, delta_bias = given
         device = xz.device.type
         if torch.is_grad_enabled():
-            # With create_graph autograd is to follow this, too.
+            # With create_graph autograd is to follow this, too. Views stand for the arguments: where one is made of
+            # another or is the same tensor, autograd itself adds what reaches that one through both.
+            given = [each if each is None else each.view_as(each) for each in given]
             with torch.autocast(device, *ctx.autocast):
                 arguments: tuple[Any, ...] = (*given, ctx.delta_softplus)
                 again = compose(*arguments)

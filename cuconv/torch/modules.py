@@ -22,8 +22,8 @@ from cuconv.torch.mamba_ssm import selective_state_update
 class ShortConvolution(nn.Conv1d):
     """A depthwise causal convolution with the parameters and options of fla.modules.ShortConvolution.
 
-    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed,
-    and is 0 in what `forward` returns.
+    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed:
+    it is 0 in what `forward` returns unless it updates states in place.
     """
 
     def __init__(
@@ -69,6 +69,9 @@ class ShortConvolution(nn.Conv1d):
         cache: Tensor | None = None,
         output_final_state: bool = False,
         cu_seqlens: Tensor | None = None,
+        chunk_indices: Tensor | None = None,
+        *,
+        cp_context: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Convolve sequences.
@@ -77,10 +80,13 @@ class ShortConvolution(nn.Conv1d):
             x: (batch, tokens, hidden_size); packed sequences have a batch of 1.
             residual: shape of x, added to the result.
             mask: (batch, tokens), multiplies x. x itself stays as it is.
-            cache: (sequences, hidden_size, kernel_size): the states before; where each sequence has one token it is
-                updated in place, else only read.
-            output_final_state: also return the states after.
+            cache: (sequences, hidden_size, kernel_size): the states before. It is updated in place where there are as
+                many tokens as sequences and autograd does not follow (torch.no_grad(), or neither x, cache nor a
+                parameter requires grad); else it is only read, and the states after must be asked for.
+            output_final_state: also return the states after: cache itself where that is updated in place.
             cu_seqlens: (sequences + 1,): where packed sequences begin and, last, end.
+            chunk_indices: ignored, as are further arguments: what prepares or chooses a kernel elsewhere.
+            cp_context: must be None; with flash-linear-attention's, the tokens before x would come from another device.
 
         Returns:
             The result, of x's shape, and the states after or None.
@@ -89,6 +95,9 @@ class ShortConvolution(nn.Conv1d):
             TypeError, ValueError: arguments that do not fit.
         """
         batch, tokens, _ = x.shape
+        if cp_context is not None:
+            got = f"a {type(cp_context).__name__}"
+            raise ValueError(message("cp_context", got, "None: no tokens come from other devices"))
         if cu_seqlens is not None:
             if batch != 1:
                 raise ValueError(message("batch of x", batch, "1 beside cu_seqlens"))
@@ -133,15 +142,17 @@ class ShortConvolution(nn.Conv1d):
         output_final_state: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One token of each sequence: the result and the states, which are updated in place."""
-        shape, sequences = x.shape, x.shape[0] * x.shape[1]
+        """The next tokens of sequences, one of each without cu_seqlens: the result and the states, updated in place."""
+        shape, tokens = x.shape, x.shape[0] * x.shape[1]
+        # How many tokens each of packed sequences has only the device knows: one has none where another has two.
+        sequences = tokens if cu_seqlens is None else cu_seqlens.shape[0] - 1
         if cache is None:
             states = x.new_zeros(sequences, self.hidden_size, self.kernel_size[0])
             cache = states if output_final_state else None
         else:
             states = cache
-        inner = (x.reshape(sequences, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
-        out: Tensor = causal_conv1d_update(*inner).view(shape)
+        inner = (x.reshape(tokens, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
+        out: Tensor = causal_conv1d_update(*inner, query_start_loc=cu_seqlens).view(shape)
         return out if residual is None else out + residual, cache
 
     @property

@@ -13,6 +13,7 @@ import torch
 
 from cuconv.causal_conv1d.ranges import MAX_RANGES
 from cuconv.causal_conv1d.split import WHOLE, Split, split_of
+from cuconv.runtime import checks
 from cuconv.runtime import operation as _runner
 from cuconv.runtime.dtypes import BY_NAME, FLOAT64, DType
 from cuconv.runtime.errors import message
@@ -143,8 +144,17 @@ def _operate(
         if _is_made(operation, name, inputs, options):
             result = made[number]
             number += 1
-        results.append(result if target is None else target.copy_(result))
+        results.append(result if target is None else copied(name, target, result))
     return results
+
+
+def copied(argument: str, target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """The target with the result in it. Raises where these differ in shape or dtype: copy_ would repeat and convert."""
+    if target.device != result.device:
+        raise ValueError(message(argument, f"a tensor on {target.device}", f"{result.device}, where the others are"))
+    checks.dtype(argument, _dtype(target), (_dtype(result),))
+    checks.shape(argument, tuple(target.shape), tuple(result.shape), "the shape of the result")
+    return target.copy_(result)
 
 
 def _variant(name: str, results: int) -> str:
@@ -241,8 +251,11 @@ def _run_fake(operation: Operation[Any], *arguments: Any) -> Any:
 
 def _layout(tensor: torch.Tensor) -> Layout:
     device = HOST if tensor.device.type in ("cpu", "meta") else tensor.device.index or 0
-    dtype = DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-    return Layout(tuple(tensor.shape), tuple(tensor.stride()), dtype, device, 0)
+    return Layout(tuple(tensor.shape), tuple(tensor.stride()), _dtype(tensor), device, 0)
+
+
+def _dtype(tensor: torch.Tensor) -> DType | str:
+    return DTYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
 
 
 def _define() -> torch.library.Library:

@@ -203,14 +203,16 @@ def test_what_autograd_would_have_to_follow_is_refused() -> None:
         assert torch.equal(step(), wanted)
 
 
-def test_autograd_notices_what_a_call_writes() -> None:
+@pytest.mark.parametrize("mode", ["enable_grad", "no_grad", "inference_mode"])
+def test_autograd_notices_what_a_call_writes(mode: str) -> None:
     torch, x, weight = tensors()
     state, factor = torch.zeros(2, 3, 4), torch.ones(2, 3, requires_grad=True)
     step = cuconv.bind(cuconv.causal_conv1d_update, x[:, :, 0].contiguous(), state, weight)
     out = step()
     for written in (out, state[..., 0]):
         product = written * factor
-        step()
+        with getattr(torch, mode)():
+            step()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             product.sum().backward()
 

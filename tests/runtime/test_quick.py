@@ -57,6 +57,7 @@ class QuickFamily(AbstractFamily):
         self.inspected = 0
         self.set_devices: list[int] = []
         self.written: list[Any] | None = None
+        self.uncounted: frozenset[int] = frozenset()
 
     def _place(self, array: Any) -> tuple[int, int]:
         return array.pointer, 0
@@ -66,7 +67,7 @@ class QuickFamily(AbstractFamily):
         return super().inspect(*call)
 
     def recogniser(self, given: Sequence[Any]) -> Recogniser:  # type: ignore[override]
-        return Recogniser(given, self._recognise, self.address, self.mark_written)
+        return Recogniser(given, self._recognise, self.address, self.mark_written, uncounted=self.uncounted)
 
     def _recognise(self, given: Mapping[int, Any]) -> tuple[list[str], dict[str, Any]]:
         lines, values = [], {}
@@ -292,13 +293,22 @@ def test_numbers_that_come_late_are_launched(gpu: QuickFamily) -> None:
     assert one == again != two and gpu.inspected == inspected
 
 
-def test_a_library_that_wants_to_is_told_what_was_written(gpu: QuickFamily, monkeypatch: pytest.MonkeyPatch) -> None:
-    wants = [True]
-    monkeypatch.setattr(gpu, "follows_writes", lambda: wants[0])
-    arguments = known_step(gpu)
-    assert gpu.written == [arguments["conv_state"]]
-    wants[0], gpu.written = False, None
-    run(gpu, cuconv.causal_conv1d_update, arguments)
+def test_a_library_that_counts_writes_is_told_of_them(gpu: QuickFamily) -> None:
+    gpu.counts_writes = True
+    arguments = step()
+    for _ in range(4):
+        gpu.written = None
+        run(gpu, cuconv.causal_conv1d_update, arguments)
+        assert gpu.written == [arguments["conv_state"]]
+
+
+def test_a_library_is_not_told_of_writes_that_it_does_not_count(gpu: QuickFamily) -> None:
+    gpu.counts_writes = True
+    # The second argument of the operation is conv_state.
+    gpu.uncounted = frozenset({1})
+    known_step(gpu)
+    gpu.written = None
+    run(gpu, cuconv.causal_conv1d_update, step())
     assert gpu.written is None
 
 

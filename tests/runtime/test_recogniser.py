@@ -106,12 +106,18 @@ def test_calls_that_went_a_quick_way_are_followed_when_autograd_asks(family: Any
     assert gradient.shape == weight.shape and gradient.abs().sum() > 0
 
 
-def test_autograd_notices_what_a_quick_call_writes(family: Any) -> None:
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_autograd_notices_what_a_quick_call_writes(mode: Any, family: Any) -> None:
     conv_state, weight = torch.zeros(2, 5, 3), torch.randn(5, 4)
-    for _ in range(4):
-        before = conv_state._version
-        cuconv.causal_conv1d_update(torch.randn(2, 5), conv_state, weight)
-        assert conv_state._version == before + 1
+    with mode():
+        for _ in range(4):
+            before = conv_state._version
+            cuconv.causal_conv1d_update(torch.randn(2, 5), conv_state, weight)
+            assert conv_state._version == before + 1
+
+
+def test_a_quick_call_may_write_tensors_of_inference_mode(family: Any) -> None:
+    weight = torch.randn(5, 4)
     with torch.inference_mode():
         kept = torch.zeros(2, 5, 3)
         for _ in range(4):
@@ -127,6 +133,17 @@ def test_tensors_of_inference_mode_are_told_apart(family: Any) -> None:
     with torch.inference_mode():
         kept = given()
     assert recognise(kept) is None
+
+
+def test_inference_tensors_count_no_writes(family: Any) -> None:
+    x = torch.ones(2, 3)
+    with torch.inference_mode():
+        kept = torch.ones(2, 3)
+        assert family.recogniser((x, None, kept)).uncounted == {2}
+    # Out of that mode a normal tensor that comes in it could be taken for this one.
+    assert not family.recogniser((x, None, kept)).uncounted
+    with torch.inference_mode():
+        assert recogniser_of(family, (kept,))((x,)) is None
 
 
 def test_no_recogniser_for_types_of_programs(family: Any) -> None:

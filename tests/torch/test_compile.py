@@ -174,6 +174,22 @@ def test_a_given_output_is_written_by_a_graph() -> None:
     assert torch.equal(out, cuconv.causal_conv1d_fn(x, weight)) and torch.equal(returned, out + 1)
 
 
+@pytest.mark.parametrize(
+    ("out", "refused"),
+    [
+        (torch.ones(3, 6, 9), r"out: got shape \(3, 6, 9\); wanted \(1, 6, 9\)"),
+        (torch.ones(1, 6, 9, dtype=torch.float16), "out: got dtype float16; wanted float32"),
+    ],
+    ids=["shape", "dtype"],
+)
+def test_a_given_output_that_does_not_fit_is_refused(out: Any, refused: str) -> None:
+    x, weight = torch.ones(1, 6, 9), torch.ones(6, 4)
+    compiled = torch.compile(lambda out: cuconv.causal_conv1d_fn(x, weight, out=out), backend="aot_eager")
+    with pytest.raises(Exception, match=refused):
+        compiled(out)
+    assert (out == 1).all()
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_export(strict: bool) -> None:
     module, x = Convolution(), inputs.random(2, 6, 9, dtype=torch.float32, grad=False)

@@ -96,13 +96,35 @@ def test_overlap_is_found_in_bytes_of_float64() -> None:
         cuconv.causal_conv1d_fn(x, torch.zeros(4, 2, dtype=torch.float64), out=out)
 
 
-def test_an_update_is_seen_by_autograd() -> None:
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_an_update_is_seen_by_autograd(mode: Any) -> None:
     x, state, weight = torch.ones(2, 6), torch.zeros(2, 6, 3), torch.ones(6, 4)
     gradient = torch.ones(2, 6, 3, requires_grad=True)
+    # What is saved with grad mode may be written without.
     product = (gradient * state).sum()
-    cuconv.causal_conv1d_update(x, state, weight)
+    with mode():
+        cuconv.causal_conv1d_update(x, state, weight)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
+
+
+def test_a_given_output_that_was_saved_is_seen_by_autograd() -> None:
+    x, weight, out = torch.ones(1, 6, 5), torch.ones(6, 4), torch.zeros(1, 6, 5)
+    product = (torch.ones(1, 6, 5, requires_grad=True) * out).sum()
+    with torch.no_grad():
+        cuconv.causal_conv1d_fn(x, weight, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+def test_what_inference_mode_has_made_may_be_updated_in_every_mode() -> None:
+    with torch.inference_mode():
+        state = torch.zeros(2, 6, 3)
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        with mode():
+            before = state.clone()
+            cuconv.causal_conv1d_update(torch.ones(2, 6), state, torch.ones(6, 4))
+            assert not torch.equal(state, before)
 
 
 def test_a_tensor_on_another_device_is_named() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from tests.torch import inputs
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cuconv.torch import causal_conv1d as conv  # noqa: E402
 from cuconv.torch import dropin  # noqa: E402
+from cuconv.torch import mamba_ssm as mamba  # noqa: E402
 
 ROOT = Path(cuconv.__file__).parents[1]
 
@@ -131,6 +134,43 @@ def test_meanings_are_the_packages() -> None:
     half = x[:, :, 0].bfloat16()
     y = selective_state_update(ssm, half, half, -torch.ones(6, 5), torch.ones(2, 5), torch.ones(2, 5), D=torch.ones(6))
     assert y.dtype == torch.bfloat16 and not y.requires_grad and ssm.any()
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize(
+    ("target", "error", "refused"),
+    [
+        (torch.ones(3, 6, 3), ValueError, r"shape \(3, 6, 3\); wanted \(1, 6, 3\)"),
+        (torch.ones(5, 1, 6, 3), ValueError, r"shape \(5, 1, 6, 3\); wanted \(1, 6, 3\)"),
+        (torch.ones(1, 6, 3, dtype=torch.float16), TypeError, "dtype float16; wanted float32"),
+        (torch.ones(1, 6, 3, dtype=torch.int32), TypeError, "dtype int32; wanted float32"),
+        (torch.ones(1, 6, 3, device="meta"), ValueError, "a tensor on meta; wanted"),
+    ],
+    ids=["more rows", "more axes", "half", "integers", "elsewhere"],
+)
+def test_given_final_states_that_do_not_fit_are_refused(target: Any, error: Any, refused: str, mode: Any) -> None:
+    x, weight = torch.ones(1, 6, 9), torch.ones(6, 4, requires_grad=True)
+    with mode(), pytest.raises(error, match=f"^(final_states_out|device): got {refused}"):
+        conv.causal_conv1d_fn(x, weight, return_final_states=True, final_states_out=target)
+    assert target.is_meta or bool((target == 1).all())
+
+
+def updated_convolution(state: Any) -> None:
+    conv.causal_conv1d_update(torch.ones(2, 6), state, torch.ones(6, 4))
+
+
+def updated_scan(state: Any) -> None:
+    rows = torch.ones(2, 3)
+    mamba.selective_state_update(state, torch.ones(2, 6), torch.ones(2, 6), -torch.ones(6, 3), rows, rows)
+
+
+@pytest.mark.parametrize("update", [updated_convolution, updated_scan])
+def test_autograd_notices_an_update_of_what_it_has_saved(update: Any) -> None:
+    state = torch.zeros(2, 6, 3)
+    product = (torch.ones(2, 6, 3, requires_grad=True) * state).sum()
+    update(state)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
 
 
 @pytest.mark.usefixtures("installed")

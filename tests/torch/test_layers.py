@@ -17,7 +17,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
+from cuconv.torch import (  # noqa: E402
+    Mamba,
+    ShortConvolution,
+    causal_conv1d_packed,
+    mamba_inner_fn,
+    selective_scan_packed,
+)
 from cuconv.torch.inner import Inner, compose  # noqa: E402
 
 F = torch.nn.functional
@@ -156,6 +162,27 @@ def test_a_penalty_on_the_gradient_of_a_block_is_an_error() -> None:
         gradient.square().sum().backward()
 
 
+def test_a_block_applied_twice_has_the_same_gradients_with_create_graph() -> None:
+    block, x = Mamba(8, d_state=4, bias=True, dtype=torch.float64), random(2, 5, 8)
+    arguments = x, *block.parameters()
+
+    def gradients(create_graph: bool) -> Any:
+        return torch.autograd.grad(block(block(x)).square().sum(), arguments, create_graph=create_graph)
+
+    torch.testing.assert_close(gradients(True), gradients(False), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("derive", [lambda bias: bias, torch.exp], ids=["the same tensor", "made of it"])
+def test_arguments_that_depend_on_each_other_have_the_same_gradients_with_create_graph(derive: Any) -> None:
+    *given, _, bias = inner_inputs(torch.float64)[:-1]
+
+    def gradient(create_graph: bool) -> Any:
+        loss = Inner.eager(*given, derive(bias), bias, True, False).square().sum()
+        return torch.autograd.grad(loss, bias, create_graph=create_graph)
+
+    torch.testing.assert_close(gradient(True), gradient(False), rtol=1e-10, atol=1e-12)
+
+
 def test_what_is_computed_again_is_not_kept() -> None:
     block = Mamba(8, d_state=2, dtype=torch.float64)
     x = random(2, 64, 8)
@@ -215,6 +242,16 @@ def test_prefill_and_steps_continue_each_other(prompt: int) -> None:
     parts = [block.prefill(x[:, :prompt], *states)]
     parts += [block.step(x[:, t : t + 1], *states)[0] for t in range(prompt, 9)]
     torch.testing.assert_close(torch.cat(parts, dim=1), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_autograd_notices_what_a_step_writes() -> None:
+    block = Mamba(8, d_state=4)
+    states = block.allocate_inference_cache(2)
+    products = [(each * torch.ones_like(each, requires_grad=True)).sum() for each in states]
+    block.step(torch.ones(2, 1, 8), *states)
+    for product in products:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
 
 
 def test_inference_parameters() -> None:
@@ -329,6 +366,33 @@ def test_tokens_of_a_decode_update_the_cache() -> None:
     torch.testing.assert_close(torch.cat(parts, 1), wanted)
 
 
+def test_a_cache_is_updated_only_where_autograd_does_not_follow() -> None:
+    layer, x, cache = short(), random(2, 1, 6, grad=False), random(2, 6, 4, grad=False)
+    before = cache.clone()
+    _, states = layer(x, cache=cache, output_final_state=True)
+    assert torch.equal(cache, before) and states is not cache
+    layer.requires_grad_(False)
+    _, updated = layer(x, cache=cache, output_final_state=True)
+    assert updated is cache
+    torch.testing.assert_close(cache[:, :, 1:], states[:, :, 1:])
+
+
+@pytest.mark.parametrize("with_cache", [False, True])
+@pytest.mark.parametrize("starts", [[0, 1, 2], [0, 2, 2], [0, 0, 2], [0, 0, 3, 3]], ids=str)
+def test_as_many_tokens_as_sequences_may_be_packed_in_any_way(starts: list[int], with_cache: bool) -> None:
+    sequences = len(starts) - 1
+    layer, x, cu_seqlens = short(), random(1, sequences, 6, grad=False), torch.tensor(starts)
+    cache = random(sequences, 6, 4, grad=False) if with_cache else None
+    wanted, wanted_states = layer(x, None, None, cache, True, cu_seqlens)
+    for call in (layer, layer.step):
+        kept = None if cache is None else cache.clone()
+        with torch.no_grad():
+            got, states = call(x, cache=kept, output_final_state=True, cu_seqlens=cu_seqlens)
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(states[:, :, 1:], wanted_states[:, :, 1:])
+        assert kept is None or states is kept
+
+
 def test_a_fused_projection_needs_no_copies() -> None:
     layer, qkv = short(), random(2, 9, 18)
     q = qkv[..., 6:12]
@@ -338,15 +402,58 @@ def test_a_fused_projection_needs_no_copies() -> None:
         torch.testing.assert_close(one, other)
 
 
+class Context:
+    """What flash-linear-attention's layers get where a sequence is spread over devices."""
+
+
 def test_bad_options() -> None:
     with pytest.raises(ValueError, match="mask: got a tensor; wanted None beside cu_seqlens"):
         short()(random(1, 9, 6), mask=torch.ones(1, 9), cu_seqlens=torch.tensor([0, 9]))
     with pytest.raises(ValueError, match="batch of x: got 2; wanted 1 beside cu_seqlens"):
         short()(random(2, 9, 6), cu_seqlens=torch.tensor([0, 9]))
+    with pytest.raises(ValueError, match="cp_context: got a Context; wanted None: no tokens come from other devices"):
+        short()(random(1, 9, 6), cp_context=Context())
     with pytest.raises(ValueError, match="activation: got 'gelu'"):
         short(activation="gelu")
     with pytest.raises(ValueError, match="tokens of hidden_states: got 2; wanted 1"):
         Mamba(8).step(torch.zeros(1, 2, 8), *Mamba(8).allocate_inference_cache(1))
+
+
+@pytest.mark.parametrize("with_states", [False, True])
+@pytest.mark.parametrize(
+    ("shapes", "refused"),
+    [
+        (((6, 9), (6,)), r"weight: got shape \(6,\); wanted 2 axes \(dim, width\)"),
+        (((6, 9), ()), r"weight: got shape \(\); wanted 2 axes \(dim, width\)"),
+        (((6, 9), (6, 0)), "width of weight: got 0; wanted 1 to 16"),
+        (((), (6, 4)), r"x: got shape \(\); wanted 2 axes \(dim, total\)"),
+        (((1, 6, 9), (6, 4)), r"x: got shape \(1, 6, 9\); wanted 2 axes \(dim, total\)"),
+        (((6, 9), (6, 4), ()), r"query_start_loc: got shape \(\); wanted 1 axes \(sequences \+ 1\)"),
+        (((6, 9), (6, 4), (0,)), r"query_start_loc: got shape \(0,\); wanted at least 1 element"),
+    ],
+    ids=["weight of one axis", "weight of none", "no taps", "x of none", "a batch", "starts of none", "no starts"],
+)
+def test_packed_convolutions_name_what_does_not_fit(shapes: Any, refused: str, with_states: bool) -> None:
+    x, weight, *starts = map(torch.ones, shapes)
+    query_start_loc = starts[0].int() if starts else None
+    states = torch.ones(1, 6, 3) if with_states else None
+    with pytest.raises(ValueError, match=f"^{refused}"):
+        causal_conv1d_packed(x, weight, None, query_start_loc, states)
+
+
+@pytest.mark.parametrize(("shape", "refused"), [((), r"shape \(\)"), ((0,), r"shape \(0,\)")], ids=str)
+def test_packed_scans_name_borders_that_do_not_fit(shape: Any, refused: str) -> None:
+    u, matrix, starts = torch.ones(6, 9), torch.ones(4, 9), torch.ones(shape, dtype=torch.int32)
+    with pytest.raises(ValueError, match=f"^query_start_loc: got {refused}; wanted"):
+        selective_scan_packed(u, u, -torch.ones(6, 4), matrix, matrix, query_start_loc=starts, return_last_state=True)
+
+
+def test_what_prepares_kernels_elsewhere_is_ignored() -> None:
+    layer, x = short(), random(1, 9, 6)
+    wanted, _ = layer(x)
+    starts, chunk_indices = torch.tensor([0, 9]), torch.zeros(1, 2, dtype=torch.int64)
+    got, _ = layer(x, None, None, None, False, starts, chunk_indices, cu_seqlens_cpu=starts, cp_context=None)
+    torch.testing.assert_close(got, wanted)
 
 
 def test_functional_names() -> None:
