@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from cuconv.causal_conv1d import update, varlen
@@ -12,6 +14,21 @@ from cuconv.selective_state_update import update as state_update
 def refuse(argument: str, got: object, wanted: object) -> NoReturn:
     """Raise the error for an argument of an engine that cuconv gives no meaning."""
     raise ValueError(message(argument, got, wanted))
+
+
+def rename(error: Exception, names: Mapping[str, str]) -> None:
+    """Let an error name arguments as an engine does: `names` has what they are called there by cuconv's names."""
+    found = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+    error.args = (found,)
+
+
+def of_rank(argument: str, array: Any, *ranks: int) -> Any:
+    """A tensor the shape or strides of which an adapter looks at before cuconv's functions check them."""
+    if not hasattr(array, "stride"):
+        raise TypeError(message(argument, f"a {type(array).__name__}", "a torch tensor"))
+    if array.ndim not in ranks:
+        refuse(argument, f"shape {tuple(array.shape)}", f"{' or '.join(map(str, ranks))} axes")
+    return array
 
 
 def silu(activation: Any) -> Any:
@@ -42,7 +59,7 @@ def conv_in_place(
     Returns:
         x, overwritten, where its tokens are contiguous; else a new array. Padding keeps x, or in a new array gives 0.
     """
-    is_over_x = x.stride(-1) == 1
+    is_over_x = of_rank("x", x, 2, 3).stride(-1) == 1
     return varlen.causal_conv1d_varlen_fn(
         x,
         weight,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,11 +13,13 @@ Modules = Mapping[str, Mapping[str, Callable[..., Any]]]
 """By an engine's module, by name, the function to put there."""
 
 
-def install(modules: Modules) -> tuple[str, ...]:
+def install(modules: Modules, needed: str | None = None) -> tuple[str, ...]:
     """Put functions in the place of an engine's, which is imported for it, wherever loaded modules have them.
 
     Args:
         modules: the functions. A module or name that the installed version does not have is left out.
+        needed: an argument that an engine's function must have if cuconv's has it. One without it is of a version in
+            which arguments mean something else: it stays as it is, and a warning says so.
 
     Returns:
         The full names of the functions that have been replaced.
@@ -29,7 +33,12 @@ def install(modules: Modules) -> tuple[str, ...]:
                 raise
             continue
         for name, function in functions.items():
-            if (original := getattr(module, name, None)) is not None and original is not function:
+            original = getattr(module, name, None)
+            if original is None or original is function:
+                continue
+            if needed is not None and _has(function, needed) and not _has(original, needed):
+                warnings.warn(f"{path}.{name} has no {needed}, and is not replaced", RuntimeWarning, stacklevel=3)
+            else:
                 replaced[f"{path}.{name}"] = original, function
     by_identity = {id(original): function for original, function in replaced.values()}
     for module in list(sys.modules.values()):
@@ -37,3 +46,11 @@ def install(modules: Modules) -> tuple[str, ...]:
             if id(value) in by_identity:
                 setattr(module, name, by_identity[id(value)])
     return tuple(replaced)
+
+
+def _has(function: Callable[..., Any], argument: str) -> bool:
+    """Whether a function has an argument; true where it does not say which ones it has."""
+    try:
+        return argument in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True

@@ -63,4 +63,4 @@ def random_seed(like: Any) -> Any:
     """A new seed of 32 bits on the device of `like`, of torch's generator, as engines draw one per call."""
     import torch
 
-    return torch.randint(0, 2**32, (1,), dtype=torch.int64, device=like.device)
+    return torch.randint(0, 2**32, (1,), dtype=torch.int64, device=getattr(like, "device", None))

@@ -9,6 +9,13 @@ from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
 from cuconv.selective_state_update import update as state_update
 
+NAMES = {
+    "query_start_loc": "cu_seqlens",
+    "intermediate_conv_window": "intermediate_conv_states",
+    "intermediate_states_buffer": "intermediate_ssm_states",
+}
+"""What Megatron-LM calls arguments, by cuconv's names."""
+
 
 def causal_conv1d_update(
     x: Any,
@@ -30,7 +37,11 @@ def causal_conv1d_update(
     """
     activation = "silu" if isinstance(silu_activation, str) and silu_activation == "silu" else None
     given = x, conv_state, weight, bias, activation, conv_state_indices, intermediate_conv_states
-    return update.step_by_token(*given)
+    try:
+        return update.step_by_token(*given)
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def causal_conv1d_varlen_fn(
@@ -54,7 +65,11 @@ def causal_conv1d_varlen_fn(
     if activation != "silu":
         conventions.refuse("activation", repr(activation), "'silu'")
     given = x, weight, bias, None, cu_seqlens, None, None, activation
-    return varlen.convolve_by_token(*given, initial_states=initial_states)
+    try:
+        return varlen.convolve_by_token(*given, initial_states=initial_states)
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def causal_conv1d_varlen_carry_states(x: Any, cu_seqlens: Any, previous_states: Any) -> Any:
@@ -65,7 +80,12 @@ def causal_conv1d_varlen_carry_states(x: Any, cu_seqlens: Any, previous_states: 
     Returns:
         (sequences, dim, width), new: the last inputs of each sequence, before its first token those of previous_states.
     """
-    return states.causal_conv1d_varlen_states(x, cu_seqlens, previous_states.shape[2], previous_states=previous_states)
+    width = conventions.of_rank("previous_states", previous_states, 3).shape[2]
+    try:
+        return states.causal_conv1d_varlen_states(x, cu_seqlens, width, previous_states=previous_states)
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def selective_state_update(
@@ -90,20 +110,24 @@ def selective_state_update(
     Returns:
         The shape of x, new.
     """
-    return state_update.selective_state_update(
-        state,
-        x,
-        dt,
-        A,
-        B,
-        C,
-        D,
-        z,
-        dt_bias,
-        dt_softplus,
-        state_batch_indices,
-        intermediate_states_buffer=intermediate_ssm_states,
-    )
+    try:
+        return state_update.selective_state_update(
+            state,
+            x,
+            dt,
+            A,
+            B,
+            C,
+            D,
+            z,
+            dt_bias,
+            dt_softplus,
+            state_batch_indices,
+            intermediate_states_buffer=intermediate_ssm_states,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 MODULES: installing.Modules = {

@@ -67,10 +67,14 @@ def causal_conv1d_fwd(
     pad_slot_id: int,
 ) -> None:
     """SGLang 0.5.23's operator `causal_conv1d_fwd` by `cuconv.causal_conv1d_varlen_fn`: the result overwrites x."""
-    if x.stride(-1) != 1:
+    if conventions.of_rank("x", x, 2, 3).stride(-1) != 1:
         conventions.refuse("x", f"strides {x.stride()}", "contiguous tokens, which the result overwrites")
-    given = x, weight, bias_, query_start_loc, cache_indices, has_initial_state, conv_states, silu_activation
-    conventions.conv_in_place(*given, pad_slot_id)
+    try:
+        given = x, weight, bias_, query_start_loc, cache_indices, has_initial_state, conv_states, silu_activation
+        conventions.conv_in_place(*given, pad_slot_id)
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, {"bias": "bias_", "activation": "silu_activation"})
+        raise
 
 
 MODULES: installing.Modules = {

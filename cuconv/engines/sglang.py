@@ -14,6 +14,23 @@ from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
 from cuconv.engines import _tensors as tensors
 
+NAMES = {
+    "num_accepted_tokens": "num_accept_tokens",
+    "parents": "retrieve_parent_token",
+    "philox_rounds": "cache_philox_rounds",
+    "rand_seed": "enable_stochastic_rounding",
+}
+"""What SGLang calls arguments, by cuconv's names."""
+
+GATED_NAMES = {
+    "pre_gate": "b",
+    "post_gate": "c",
+    "conv_states": "state",
+    "conv_state": "state",
+    "conv_state_indices": "cache_indices",
+}
+"""The same of its convolutions with gates."""
+
 
 def causal_conv1d_fn(
     x: Any,
@@ -89,23 +106,27 @@ def causal_conv1d_update(
         intermediate_state_indices = None
     if retrieve_next_token is None:
         retrieve_next_sibling = retrieve_parent_token = None
-    return update.causal_conv1d_update(
-        x,
-        conv_state,
-        weight,
-        bias,
-        conventions.silu(activation),
-        None,
-        conv_state_indices,
-        num_accepted_tokens=num_accept_tokens,
-        intermediate_conv_window=intermediate_conv_window,
-        intermediate_state_indices=intermediate_state_indices,
-        retrieve_next_token=retrieve_next_token,
-        retrieve_next_sibling=retrieve_next_sibling,
-        retrieve_parent_token=retrieve_parent_token,
-        pad_slot_id=pad_slot_id,
-        first_column=0,
-    )
+    try:
+        return update.causal_conv1d_update(
+            x,
+            conv_state,
+            weight,
+            bias,
+            conventions.silu(activation),
+            None,
+            conv_state_indices,
+            num_accepted_tokens=num_accept_tokens,
+            intermediate_conv_window=intermediate_conv_window,
+            intermediate_state_indices=intermediate_state_indices,
+            retrieve_next_token=retrieve_next_token,
+            retrieve_next_sibling=retrieve_next_sibling,
+            retrieve_parent_token=retrieve_parent_token,
+            pad_slot_id=pad_slot_id,
+            first_column=0,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def causal_conv1d_fn_split_qkv(
@@ -129,20 +150,24 @@ def causal_conv1d_fn_split_qkv(
     Returns:
         q and k, each (total, k_dim), and v, (total, v_dim): contiguous where the channels of x are.
     """
-    q, k, v = varlen.split_by_token(
-        x,
-        weight,
-        bias,
-        conv_states,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        conventions.silu(activation),
-        pad_slot_id,
-        conventions.first_column(conv_states),
-        (k_dim, k_dim, v_dim),
-    )
-    return q, k, v
+    try:
+        q, k, v = varlen.split_by_token(
+            x,
+            weight,
+            bias,
+            conv_states,
+            query_start_loc,
+            cache_indices,
+            has_initial_state,
+            conventions.silu(activation),
+            pad_slot_id,
+            conventions.first_column(conv_states),
+            (k_dim, k_dim, v_dim),
+        )
+        return q, k, v
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, {"sizes": "k_dim, k_dim, v_dim"})
+        raise
 
 
 def causal_conv1d_update_split_qkv(
@@ -163,19 +188,23 @@ def causal_conv1d_update_split_qkv(
     Returns:
         q and k, each (batch, key_dim[, seqlen]), and v, (batch, value_dim[, seqlen]).
     """
-    q, k, v = update.causal_conv1d_update_split(
-        x,
-        conv_state,
-        weight,
-        bias,
-        conventions.silu(activation),
-        None,
-        conv_state_indices,
-        sizes=(key_dim, key_dim, value_dim),
-        pad_slot_id=pad_slot_id,
-        first_column=0,
-    )
-    return q, k, v
+    try:
+        q, k, v = update.causal_conv1d_update_split(
+            x,
+            conv_state,
+            weight,
+            bias,
+            conventions.silu(activation),
+            None,
+            conv_state_indices,
+            sizes=(key_dim, key_dim, value_dim),
+            pad_slot_id=pad_slot_id,
+            first_column=0,
+        )
+        return q, k, v
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, {"sizes": "key_dim, key_dim, value_dim"})
+        raise
 
 
 def selective_state_update(
@@ -208,28 +237,32 @@ def selective_state_update(
     Returns:
         out, new where it is None.
     """
-    return conventions.update_with_buffer(
-        state,
-        x,
-        dt,
-        A,
-        B,
-        C,
-        D,
-        z,
-        dt_bias,
-        dt_softplus,
-        state_batch_indices,
-        pad_slot_id,
-        out,
-        disable_state_update,
-        intermediate_states_buffer,
-        cache_steps,
-        retrieve_parent_token,
-        intermediate_state_indices,
-        tensors.random_seed(state) if enable_stochastic_rounding else None,
-        cache_philox_rounds,
-    )
+    try:
+        return conventions.update_with_buffer(
+            state,
+            x,
+            dt,
+            A,
+            B,
+            C,
+            D,
+            z,
+            dt_bias,
+            dt_softplus,
+            state_batch_indices,
+            pad_slot_id,
+            out,
+            disable_state_update,
+            intermediate_states_buffer,
+            cache_steps,
+            retrieve_parent_token,
+            intermediate_state_indices,
+            tensors.random_seed(state) if enable_stochastic_rounding else None,
+            cache_philox_rounds,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def fused_lfm_short_conv_prefill(
@@ -252,7 +285,11 @@ def fused_lfm_short_conv_prefill(
         (tokens, dim), new.
     """
     given = x, weight, None, state, query_start_loc, cache_indices, has_initial_state, None
-    return varlen.convolve_by_token(*given, pre_gate=b, post_gate=c)
+    try:
+        return varlen.convolve_by_token(*given, pre_gate=b, post_gate=c)
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, GATED_NAMES)
+        raise
 
 
 def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any, cache_indices: Any) -> Any:
@@ -264,9 +301,13 @@ def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any,
     Returns:
         (batch, dim), new.
     """
-    return update.causal_conv1d_update(
-        x, state, weight, conv_state_indices=cache_indices, first_column=0, pre_gate=b, post_gate=c
-    )
+    try:
+        return update.causal_conv1d_update(
+            x, state, weight, conv_state_indices=cache_indices, first_column=0, pre_gate=b, post_gate=c
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, GATED_NAMES)
+        raise
 
 
 _TRITON: Mapping[str, Callable[..., Any]] = {
@@ -282,6 +323,12 @@ MODULES: installing.Modules = {
     "sglang.kernels.ops.mamba.causal_conv1d_triton": _TRITON,
     "sglang.kernels.ops.mamba.lfm_short_conv": _LFM,
     "sglang.kernels.ops.mamba.triton_ops.mamba_ssm": {"selective_state_update": selective_state_update},
+    "sglang.srt.layers.attention.mamba.causal_conv1d_fwd_split_qkv": {
+        "causal_conv1d_fn_split_qkv": causal_conv1d_fn_split_qkv
+    },
+    "sglang.srt.layers.attention.mamba.causal_conv1d_split_qkv": {
+        "causal_conv1d_update_split_qkv": causal_conv1d_update_split_qkv
+    },
     "sglang.srt.layers.attention.mamba.causal_conv1d_triton": _TRITON,
     "sglang.srt.layers.attention.mamba.ops.mamba_ssm": {"selective_state_update": selective_state_update},
 }

@@ -72,21 +72,25 @@ def causal_conv1d_fwd(
 
     The result goes to out, or over x, the tokens of which are contiguous then; padding keeps either.
     """
-    if out is None and x.stride(-1) != 1:
+    if out is None and conventions.of_rank("x", x, 2, 3).stride(-1) != 1:
         conventions.refuse("x", f"strides {x.stride()}", "contiguous tokens, or out")
-    varlen.causal_conv1d_varlen_fn(
-        x,
-        weight,
-        bias,
-        conv_states,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        conventions.silu(silu_activation),
-        pad_slot_id,
-        pad_output="keep",
-        out=x if out is None else out,
-    )
+    try:
+        varlen.causal_conv1d_varlen_fn(
+            x,
+            weight,
+            bias,
+            conv_states,
+            query_start_loc,
+            cache_indices,
+            has_initial_state,
+            conventions.silu(silu_activation),
+            pad_slot_id,
+            pad_output="keep",
+            out=x if out is None else out,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, {"activation": "silu_activation"})
+        raise
 
 
 def causal_conv1d_fn_triton(
@@ -134,22 +138,26 @@ def causal_conv1d_update_triton(
 
     launch_dependent_kernels and what follows it, which say how to launch, have no effect.
     """
-    return sglang.causal_conv1d_update(
-        x,
-        conv_state,
-        weight,
-        bias,
-        activation,
-        cache_seqlens,
-        conv_state_indices,
-        num_accepted_tokens,
-        intermediate_conv_window,
-        intermediate_state_indices,
-        retrieve_next_token,
-        retrieve_next_sibling,
-        retrieve_parent_token,
-        pad_slot_id,
-    )
+    try:
+        return sglang.causal_conv1d_update(
+            x,
+            conv_state,
+            weight,
+            bias,
+            activation,
+            cache_seqlens,
+            conv_state_indices,
+            num_accepted_tokens,
+            intermediate_conv_window,
+            intermediate_state_indices,
+            retrieve_next_token,
+            retrieve_next_sibling,
+            retrieve_parent_token,
+            pad_slot_id,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, {"num_accept_tokens": "num_accepted_tokens"})
+        raise
 
 
 def selective_state_update(
@@ -180,28 +188,32 @@ def selective_state_update(
     Returns:
         out, new where it is None.
     """
-    return conventions.update_with_buffer(
-        state,
-        x,
-        dt,
-        A,
-        B,
-        C,
-        D,
-        z,
-        dt_bias,
-        dt_softplus,
-        state_batch_indices,
-        pad_slot_id,
-        out,
-        disable_state_update,
-        intermediate_states_buffer,
-        cache_steps,
-        retrieve_parent_token,
-        intermediate_state_indices,
-        None,
-        0,
-    )
+    try:
+        return conventions.update_with_buffer(
+            state,
+            x,
+            dt,
+            A,
+            B,
+            C,
+            D,
+            z,
+            dt_bias,
+            dt_softplus,
+            state_batch_indices,
+            pad_slot_id,
+            out,
+            disable_state_update,
+            intermediate_states_buffer,
+            cache_steps,
+            retrieve_parent_token,
+            intermediate_state_indices,
+            None,
+            0,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, {"parents": "retrieve_parent_token"})
+        raise
 
 
 MODULES: installing.Modules = {

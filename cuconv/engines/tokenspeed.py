@@ -10,6 +10,9 @@ from cuconv.engines import _installing as installing
 from cuconv.engines import _tensors as tensors
 from cuconv.engines import sglang
 
+NAMES = {"x": "mixed_qkv", "payload": "replay[0]", "payload_gates": "replay[1:]"}
+"""What tokenspeed calls arguments of a split without a convolution, by cuconv's names."""
+
 
 def causal_conv1d_fn(
     x: Any,
@@ -63,27 +66,32 @@ def causal_conv1d_update(
         x, overwritten; padding keeps it.
     """
     keeps_state = intermediate_conv_window is not None or output_state_indices is not None
+    conventions.of_rank("x", x, 2, 3)
     rows = None if intermediate_conv_window is None else tensors.positions(x, x.size(0))
     if not keeps_state and num_accepted_tokens is None and x.ndim == 3 and x.size(2) > 1:
         num_accepted_tokens = tensors.ones(x, x.size(0))
-    return update.causal_conv1d_update(
-        x,
-        conv_state,
-        weight,
-        bias,
-        conventions.silu(activation),
-        None,
-        conv_state_indices,
-        num_accepted_tokens=num_accepted_tokens,
-        intermediate_conv_window=intermediate_conv_window,
-        intermediate_state_indices=rows,
-        token_state_indices=output_state_indices,
-        disable_state_update=keeps_state,
-        pad_slot_id=pad_slot_id,
-        pad_output="keep",
-        first_column=0,
-        out=x,
-    )
+    try:
+        return update.causal_conv1d_update(
+            x,
+            conv_state,
+            weight,
+            bias,
+            conventions.silu(activation),
+            None,
+            conv_state_indices,
+            num_accepted_tokens=num_accepted_tokens,
+            intermediate_conv_window=intermediate_conv_window,
+            intermediate_state_indices=rows,
+            token_state_indices=output_state_indices,
+            disable_state_update=keeps_state,
+            pad_slot_id=pad_slot_id,
+            pad_output="keep",
+            first_column=0,
+            out=x,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, {"token_state_indices": "output_state_indices"})
+        raise
 
 
 def causal_conv1d_qkv_split_gdn_prefill(
@@ -152,8 +160,15 @@ def fused_qkv_split_gdn_prefill(
         q, k and v, each (1, total, heads, head_dim); with fuse_l2norm heads of q and k are normalised.
     """
     heads = num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v
+    conventions.of_rank("mixed_qkv", mixed_qkv, 2)
+    if replay is not None and len(replay) != 3:
+        conventions.refuse("replay", f"{len(replay)} arrays", "3: payload, a and b")
     taps = tensors.unit_taps(mixed_qkv, mixed_qkv.shape[1])
-    return varlen.qkv_split_by_token(mixed_qkv, taps, heads, fuse_l2norm, *(replay or (None, None, None)))
+    try:
+        return varlen.qkv_split_by_token(mixed_qkv, taps, heads, fuse_l2norm, *(replay or (None, None, None)))
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 MODULES: installing.Modules = {

@@ -18,6 +18,20 @@ from cuconv.engines import _tensors as tensors
 from cuconv.selective_scan import varlen as scan
 from cuconv.selective_state_update import update as state_update
 
+SCAN_NAMES = {
+    "null_slot": "null_block_id",
+    "state_column": "initial_state_idx",
+    "dst_state_indices": "block_idx_last_scheduled_token",
+}
+"""What vLLM calls arguments of the scan, by cuconv's names."""
+
+NAMES = SCAN_NAMES | {
+    "block_size": "block_size_to_align",
+    "philox_rounds": "cache_philox_rounds",
+    "rand_seed": "enable_stochastic_rounding",
+}
+"""What it calls arguments of other functions."""
+
 
 def causal_conv1d_fn(
     x: Any,
@@ -52,20 +66,24 @@ def causal_conv1d_fn(
     """
     given = x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state
     silu, first_column = conventions.silu(activation), conventions.first_column(conv_states)
-    if block_idx_last_scheduled_token is not None:
-        if not block_size_to_align:
-            conventions.refuse("block_size_to_align", block_size_to_align, "tokens per block, for block_idx_*")
-        return varlen.convolve_by_blocks(
-            *given,
-            silu,
-            null_block_id,
-            first_column,
-            block_size_to_align,
-            state_column=initial_state_idx,
-            block_idx_last_scheduled_token=block_idx_last_scheduled_token,
-            num_computed_tokens=num_computed_tokens,
-        )
-    return varlen.causal_conv1d_varlen_fn(*given, silu, null_slot=null_block_id, first_column=first_column)
+    try:
+        if block_idx_last_scheduled_token is not None:
+            if not block_size_to_align:
+                conventions.refuse("block_size_to_align", block_size_to_align, "tokens per block, for block_idx_*")
+            return varlen.convolve_by_blocks(
+                *given,
+                silu,
+                null_block_id,
+                first_column,
+                block_size_to_align,
+                state_column=initial_state_idx,
+                block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+                num_computed_tokens=num_computed_tokens,
+            )
+        return varlen.causal_conv1d_varlen_fn(*given, silu, null_slot=null_block_id, first_column=first_column)
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def causal_conv1d_update(
@@ -95,31 +113,37 @@ def causal_conv1d_update(
     Returns:
         out, or without it x, overwritten; a new array where x has another dtype than conv_state.
     """
+    conventions.of_rank("x", x, 2, 3)
+    conventions.of_rank("conv_state", conv_state, 3)
     if out is None and x.dtype == conv_state.dtype:
         out = x
     silu, null_slot = conventions.silu(activation), null_block_id if pad_slot_id is None else pad_slot_id
-    most = None if query_start_loc is None or max_query_len < 0 else max_query_len
+    most = None if query_start_loc is None or max_query_len == -1 else max_query_len
     pad_output = "zero" if out is None else "keep"
-    if block_idx_last_scheduled_token is not None:
-        return update.step_by_blocks(
-            *(x, conv_state, weight, bias, silu, conv_state_indices, null_slot, pad_output),
+    try:
+        if block_idx_last_scheduled_token is not None:
+            return update.step_by_blocks(
+                *(x, conv_state, weight, bias, silu, conv_state_indices, null_slot, pad_output),
+                query_start_loc=query_start_loc,
+                max_query_len=most,
+                num_accepted_tokens=num_accepted_tokens,
+                state_column=initial_state_idx,
+                block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+                out=out,
+            )
+        return update.causal_conv1d_update(
+            *(x, conv_state, weight, bias, silu, None, conv_state_indices),
             query_start_loc=query_start_loc,
             max_query_len=most,
             num_accepted_tokens=num_accepted_tokens,
-            state_column=initial_state_idx,
-            block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+            null_slot=null_slot,
+            pad_output=pad_output,
+            first_column=0,
             out=out,
         )
-    return update.causal_conv1d_update(
-        *(x, conv_state, weight, bias, silu, None, conv_state_indices),
-        query_start_loc=query_start_loc,
-        max_query_len=most,
-        num_accepted_tokens=num_accepted_tokens,
-        null_slot=null_slot,
-        pad_output=pad_output,
-        first_column=0,
-        out=out,
-    )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def selective_state_update(
@@ -155,28 +179,32 @@ def selective_state_update(
     """
     if out is None:
         conventions.refuse("out", None, "an array of the shape of x, for the result")
-    if num_accepted_tokens is None and dst_state_batch_indices is not None and len(dst_state_batch_indices.shape) == 2:
+    if num_accepted_tokens is None and getattr(dst_state_batch_indices, "ndim", None) == 2:
         dst_state_batch_indices = dst_state_batch_indices.select(1, 0)
-    state_update.selective_state_update(
-        state,
-        x,
-        dt,
-        A,
-        B,
-        C,
-        D,
-        z,
-        dt_bias,
-        dt_softplus,
-        state_batch_indices,
-        dst_state_batch_indices=dst_state_batch_indices,
-        num_accepted_tokens=num_accepted_tokens,
-        cu_seqlens=cu_seqlens,
-        null_slot=null_block_id if pad_slot_id is None else pad_slot_id,
-        rand_seed=tensors.random_seed(state) if enable_stochastic_rounding else None,
-        philox_rounds=cache_philox_rounds,
-        out=out,
-    )
+    try:
+        state_update.selective_state_update(
+            state,
+            x,
+            dt,
+            A,
+            B,
+            C,
+            D,
+            z,
+            dt_bias,
+            dt_softplus,
+            state_batch_indices,
+            dst_state_batch_indices=dst_state_batch_indices,
+            num_accepted_tokens=num_accepted_tokens,
+            cu_seqlens=cu_seqlens,
+            null_slot=null_block_id if pad_slot_id is None else pad_slot_id,
+            rand_seed=tensors.random_seed(state) if enable_stochastic_rounding else None,
+            philox_rounds=cache_philox_rounds,
+            out=out,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, NAMES)
+        raise
 
 
 def selective_scan_fn(
@@ -217,20 +245,26 @@ def selective_scan_fn(
     null_slot = null_block_id if pad_slot_id is None else pad_slot_id
     out = delta if z is None else z
     given = u, ssm_states, delta, A, B, C, D, z, delta_bias, delta_softplus, query_start_loc, cache_indices
-    if block_idx_last_scheduled_token is None:
-        return scan.selective_scan_varlen_fn(*given, has_initial_state, null_slot=null_slot, pad_output="keep", out=out)
-    return scan.scan_by_blocks(
-        *given,
-        has_initial_state,
-        null_slot,
-        block_size,
-        state_column=initial_state_idx,
-        block_idx_first_scheduled_token=block_idx_first_scheduled_token,
-        block_idx_last_scheduled_token=block_idx_last_scheduled_token,
-        cu_chunk_seqlen=cu_chunk_seqlen,
-        last_chunk_indices=last_chunk_indices,
-        out=out,
-    )
+    try:
+        if block_idx_last_scheduled_token is None:
+            return scan.selective_scan_varlen_fn(
+                *given, has_initial_state, null_slot=null_slot, pad_output="keep", out=out
+            )
+        return scan.scan_by_blocks(
+            *given,
+            has_initial_state,
+            null_slot,
+            block_size,
+            state_column=initial_state_idx,
+            block_idx_first_scheduled_token=block_idx_first_scheduled_token,
+            block_idx_last_scheduled_token=block_idx_last_scheduled_token,
+            cu_chunk_seqlen=cu_chunk_seqlen,
+            last_chunk_indices=last_chunk_indices,
+            out=out,
+        )
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, SCAN_NAMES)
+        raise
 
 
 MODULES: installing.Modules = {
@@ -247,5 +281,8 @@ MODULES: installing.Modules = {
 
 
 def install() -> tuple[str, ...]:
-    """Put these functions in the place of vLLM's, in this process; returns the full names of those replaced."""
-    return installing.install(MODULES)
+    """Put these functions in the place of vLLM's, in this process; returns the full names of those replaced.
+
+    Functions of versions before 0.33, which have no null_block_id, stay as they are, and a warning says so.
+    """
+    return installing.install(MODULES, "null_block_id")

@@ -51,3 +51,20 @@ def test_a_module_of_the_engine_that_fails_to_import_says_so(
     monkeypatch.setattr(_installing.importlib, "import_module", missing)
     with pytest.raises(ModuleNotFoundError, match="other"):
         _installing.install({"engine.ops": {"conv": replacement}})
+
+
+def test_a_function_of_a_version_that_means_something_else_stays_as_it_is(
+    engine: tuple[ModuleType, ModuleType],
+) -> None:
+    def older(x: Any, pad_slot_id: int = -1) -> str:
+        return "older"
+
+    def ours(x: Any, null_block_id: int = 0) -> str:
+        return "cuconv"
+
+    ops, _ = engine
+    ops.__dict__["update"] = older
+    modules = {"engine.ops": {"conv": replacement, "update": ours}}
+    with pytest.warns(RuntimeWarning, match=r"engine\.ops\.update has no null_block_id, and is not replaced"):
+        assert _installing.install(modules, "null_block_id") == ("engine.ops.conv",)
+    assert ops.__dict__["update"] is older

@@ -342,7 +342,7 @@ def test_flashinfer_s_rings_need_room_for_a_call() -> None:
     with pytest.raises(ValueError, match="max_seqlen: got 2; wanted an int beside cu_seqlens, else None"):
         flashinfer.checkpointing_ssu(*first, **given, **fixed, out=torch.empty_like(given["x"]), max_seqlen=2)
     for live, what in ((zeros.long(), "dtype int64"), (zeros[1:], "shape"), (zeros.repeat(2)[::2], "strides")):
-        with pytest.raises((TypeError, ValueError), match=f"ring_live: got {what}"):
+        with pytest.raises((TypeError, ValueError), match=f"prev_num_accepted_tokens: got {what}"):
             flashinfer.checkpointing_ssu(
                 *(state, *longer, zeros, live), **given, **fixed, out=torch.empty_like(given["x"])
             )
