@@ -68,24 +68,27 @@ def selective_state_update(
     Returns:
         out, new where it is None.
     """
-    if algorithm not in ALGORITHMS:
+    if algorithm != "auto" and algorithm not in ALGORITHMS:
         conventions.refuse("algorithm", repr(algorithm), one_of(ALGORITHMS))
-    if backend not in BACKENDS:
+    if backend != "auto" and backend not in BACKENDS:
         conventions.refuse("backend", repr(backend), one_of(BACKENDS))
-    if checks.integer("cache_steps", cache_steps) < 0:
-        conventions.refuse("cache_steps", cache_steps, "at least 0")
+    if cache_steps.__class__ is not int or cache_steps < 0:
+        conventions.refuse("cache_steps", cache_steps, "an int, at least 0")
     result = out
-    axes, is_packed = getattr(x, "ndim", 0), cu_seqlens is not None
-    is_headless = axes == 2 or getattr(A, "ndim", 0) == 2 or getattr(D, "ndim", 0) == 1
-    if is_headless or (cache_steps and axes == 3 and not is_packed):
-        state, x, dt, A, B, C, D, z, dt_bias, out = _with_axes(
-            cache_steps > 0 and not is_packed, is_packed, state, x, dt, A, B, C, D, z, dt_bias, out
-        )
+    try:
+        axes, has_heads = x.dim(), A.dim() == 3 and D.dim() == 2
+    except AttributeError:
+        # cuconv's function says which one is no tensor.
+        axes, has_heads = 3, True
+    if not has_heads or axes == 2 or (cache_steps and axes == 3 and cu_seqlens is None):
+        has_tokens = cache_steps > 0 and cu_seqlens is None
+        given = state, x, dt, A, B, C, D, z, dt_bias, out
+        state, x, dt, A, B, C, D, z, dt_bias, out = _with_axes(has_tokens, *given)
     column = None
     if intermediate_states_buffer is not None or dst_state_batch_indices is not None or num_accepted_tokens is not None:
         if intermediate_states_buffer is not None and dst_state_batch_indices is not None:
             conventions.refuse("dst_state_batch_indices", "an array", "None beside intermediate_states_buffer")
-        if axes < 4 and not is_packed and not cache_steps:
+        if axes < 4 and cu_seqlens is None and not cache_steps:
             intermediate_states_buffer = intermediate_state_indices = intermediate_state_scales = None
             num_accepted_tokens = None
         elif intermediate_states_buffer is not None:
@@ -162,7 +165,7 @@ def selective_state_update(
     return found if result is None else result
 
 
-def _with_axes(has_tokens: bool, is_packed: bool, *arrays: Any) -> list[Any]:
+def _with_axes(has_tokens: bool, *arrays: Any) -> list[Any]:
     """Arrays with the axis of heads, if they have none, and with one of tokens if `has_tokens`.
 
     arrays: state, x, dt, A, B, C, D, z, dt_bias and out.
@@ -172,7 +175,7 @@ def _with_axes(has_tokens: bool, is_packed: bool, *arrays: Any) -> list[Any]:
     for place, array in enumerate(arrays):
         axes = getattr(array, "ndim", None)
         if axes is not None:
-            if axes == whole.get(place, 3 if not is_packed else 2) - 1:
+            if axes == whole.get(place, 3) - 1:
                 array = array.unsqueeze(1 if place not in (3, 6, 8) else 0)
             if place not in whole and has_tokens and array.ndim == 3:
                 array = array.unsqueeze(1)

@@ -104,8 +104,8 @@ def test_arrays_without_heads_stand_for_one(axes: str, device: str) -> None:
     [
         ({"algorithm": "fast"}, "algorithm: got 'fast'; wanted one of auto"),
         ({"backend": "triton"}, "backend: got 'triton'; wanted one of auto, flashinfer, cake"),
-        ({"cache_steps": -1}, "cache_steps: got -1; wanted at least 0"),
-        ({"cache_steps": None}, "cache_steps: got None; wanted an int"),
+        ({"cache_steps": -1}, "cache_steps: got -1; wanted an int, at least 0"),
+        ({"cache_steps": None}, "cache_steps: got None; wanted an int, at least 0"),
         ({"x": None}, "x: got (a NoneType|None)"),
         ({"cache_steps": 2, "intermediate_states_buffer": torch.zeros(2, 3, HEADS, HEADDIM, STATES)}, "cache_steps"),
         ({"num_accepted_tokens": torch.ones(2, dtype=torch.int32)}, "num_accepted_tokens: got an array; wanted None"),
