@@ -241,6 +241,8 @@ def checkpointing_ssu(
     if d_split not in (None, 1, 2):
         conventions.refuse("d_split", d_split, "1, 2 or None")
     tokens = conventions.of_rank("x", x, 4).shape[1] if max_seqlen is None else checks.integer("max_seqlen", max_seqlen)
+    if tokens < 0:
+        conventions.refuse("max_seqlen", tokens, "at least 0")
     rows = conventions.of_rank("x_cache", x_cache, 4).shape[2]
     conventions.of_rank("prev_num_accepted_tokens", prev_num_accepted_tokens, 1)
     if tokens >= rows:

@@ -146,6 +146,8 @@ def selective_scan_varlen_fn(
         state_column, dst_state_indices,
     )  # fmt: skip
     if snapshots is snapshot_count is snapshot_out is state_scale is snapshot_scale is rand_seed is None:
+        if philox_rounds != codes.DEFAULT_ROUNDS:
+            codes.rounds_of(philox_rounds)
         return _packed_scan((*given, out), (softplus, padding, keeps_padding))[0]
     rounds = codes.rounds_of(philox_rounds)
     seed, rand_seed = codes.seed_of(rand_seed)

@@ -69,8 +69,10 @@ def selective_state_update_replay(
     written. So a state of float16 or bfloat16 is rounded once in a window, and nearly all steps read states only.
 
     A step moves no cursor: `selective_state_update_commit` does that, once a step for all layers that share cursors,
-    and says how many of the tokens of each sequence are accepted. Before that, no further step may follow. A state that
-    something else reads is up to date after `selective_state_update_materialise`. `ReplayRings` makes the arrays.
+    and says how many of the tokens of each sequence are accepted. Before that, no further step may follow. Layers that
+    share cursors are given the same `fold` in a step, True or False: it is one of the things that cursors hold. A state
+    that something else reads is up to date after `selective_state_update_materialise`. `ReplayRings` makes the arrays,
+    and has the layers that share them agree.
 
     A, dt and dt_bias have one value a head: no axes behind that of the heads, or strides of 0 along them. Arrays are
     NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides but for rings and cursors,

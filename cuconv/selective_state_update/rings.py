@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,10 @@ from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, INDICES, INT32, DType
 from cuconv.runtime.entry import quick
 from cuconv.runtime.errors import message
 from cuconv.runtime.launch import MAX_DIVIDEND
-from cuconv.runtime.layout import dense
+from cuconv.runtime.layout import Layout, dense
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Arrays, Checked, Layouts
-from cuconv.selective_state_update import reference, reference_replay
+from cuconv.selective_state_update import reference, reference_replay, replay
 from cuconv.selective_state_update.kernels_replay import MAX_WINDOW, max_tokens
 from cuconv.selective_state_update.plan_replay import CommitOperands, FoldOperands, plan_commit, plan_fold
 from cuconv.selective_state_update.replay import RINGS, by_row, check_decay, check_rings, selective_state_update_replay
@@ -205,6 +207,70 @@ _fold = Operation(
 )
 
 
+MOST_SEQUENCES = 2**20
+"""Sequences of a step that layers with common cursors put in the states at once, at most."""
+
+
+class _Layers:
+    """The layers that share cursors. What a step leaves to be committed must be the same in all of them.
+
+    Left alone, each layer would decide by its own arrays whether tokens are put in the states at once. So the first
+    layer decides for all, as it would if its arrays lay as kernels like them, and by the number of sequences alone.
+    """
+
+    def __init__(
+        self, state: Layout, x: DType | str, B: DType | str, groups: int, rings: tuple[Layout, ...], window: int
+    ) -> None:
+        self.are_several = False
+        self._state, self._x, self._B, self._groups, self._rings, self._window = state, x, B, groups, rings, window
+
+    @cached_property
+    def _most(self) -> int:
+        """Sequences of which tokens are put in the states at once, at most: fewer never take longer so."""
+        return bisect.bisect_left(range(1, MOST_SEQUENCES + 1), True, key=lambda count: not self._folds(count))
+
+    def _folds(self, sequences: int) -> bool:
+        _, nheads, headdim, d_state = self._state.shape
+        shapes: dict[str, tuple[tuple[int, ...], DType | str]] = {
+            "x": ((sequences, 1, nheads, headdim), self._x),
+            "dt": ((sequences, 1, nheads), FLOAT32),
+            "A": ((nheads,), FLOAT32),
+            "B": ((sequences, 1, self._groups, d_state), self._B),
+            "C": ((sequences, 1, self._groups, d_state), self._B),
+            "state_batch_indices": ((sequences,), INT32),
+        }
+        if self._state.dtype in CODES:
+            shapes["state_scale"] = self._state.shape[:3], FLOAT32
+        given: dict[str, Layout | None] = {"state": self._state, **dict(zip(replay.RINGS, self._rings, strict=True))}
+        given |= {name: _new(shape, dtype, self._state) for name, (shape, dtype) in shapes.items()}
+        absent = (*replay._replay.inputs, *replay._replay.outputs)
+        checked = replay._check(dict.fromkeys(absent) | given, self._window, None, False, -1, False, 10, False)
+        return checked.operands.fold
+
+    def fold(self, x: Any, cu_seqlens: Any) -> bool | None:
+        """Whether a step of all these layers puts its tokens in the states at once; None for x that does not fit."""
+        shape: tuple[int, ...] = getattr(x, "shape", ())
+        if len(shape) not in (3, 4):
+            return None
+        return bool(cu_seqlens is None and (len(shape) == 3 or shape[1] == 1) and shape[0] <= self._most)
+
+
+def _check_shared(rings: Any, window: int, tokens: int, count: int) -> None:
+    """Checks the rings of another layer whose cursors one with this window and as many slots is to share."""
+    if not isinstance(rings, ReplayRings):
+        raise TypeError(message("cursors", f"a {type(rings).__name__}", "the ReplayRings of another layer, or None"))
+    other = rings.window, rings._rows - rings.window, rings.cursors.shape[0]
+    names = ("window", "tokens", "slots of state")
+    for name, own, theirs in zip(names, (window, tokens, count), other, strict=True):
+        if own != theirs:
+            raise ValueError(message(name, own, f"{theirs}, as in the rings of the layer that has the cursors"))
+
+
+def _new(shape: tuple[int, ...], dtype: DType | str, like: Layout) -> Layout:
+    """The layout of a new array beside another one."""
+    return dense(shape, tuple(range(len(shape))), like)._replace(dtype=dtype)
+
+
 class ReplayRings:
     """The rings of a layer for a pool of slots, and their cursors, which the layers of a model may share.
 
@@ -225,7 +291,13 @@ class ReplayRings:
             x, B: x and B of any step of the layer: their dtypes and B's ngroups count.
             window: 1 to 32.
             tokens: 1 to 16, at most window: new tokens of a sequence in a step at most.
-            cursors: those of another layer, to share them.
+            cursors: the ReplayRings of another layer, of as many slots and of the same window and tokens, to share its
+                cursors. All layers that share them make every step alike then: unless `fold` says it, the first of
+                them decides for all whether tokens are put in the states at once.
+
+        Raises:
+            TypeError: cursors that are no ReplayRings, or arrays of no kind or dtype that is supported.
+            ValueError: any other argument that does not fit.
         """
         family = arrays.family(state)
         if family is None:
@@ -245,26 +317,35 @@ class ReplayRings:
             checks.dtype(name, layout.dtype, FLOATS)
         if len(of_B.shape) < 3 or of_B.shape[-1] != d_state:
             raise ValueError(message("B", f"shape {of_B.shape}", f"(batch, [tokens,] ngroups, {d_state})"))
-
-        def new(shape: tuple[int, ...], dtype: DType | str) -> tuple[Any, int]:
-            layout = dense(shape, tuple(range(len(shape))), of_state)._replace(dtype=dtype)
-            return family.maker(layout)()[0], layout.size * layout.itemsize
-
-        rows = window + tokens
-        self.window = window
-        self._rows = rows
-        self.x, x_bytes = new((count, nheads, rows, headdim), of_x.dtype)
-        self.B, B_bytes = new((count, of_B.shape[-2], rows, d_state), of_B.dtype)
-        self.dt, dt_bytes = new((count, nheads, rows), FLOAT32)
-        self.nbytes: int = x_bytes + B_bytes + dt_bytes
-        self.cursors = cursors
+        rows, groups = window + tokens, of_B.shape[-2]
+        if cursors is not None:
+            _check_shared(cursors, window, tokens, count)
+        layouts = [
+            _new(shape, dtype, of_state)
+            for shape, dtype in (
+                ((count, nheads, rows, headdim), of_x.dtype),
+                ((count, groups, rows, d_state), of_B.dtype),
+                ((count, nheads, rows), FLOAT32),
+                ((count, 4), INT32),
+            )
+        ]
+        self.window: int = window
+        self._rows: int = rows
+        self.x, self.B, self.dt = (family.maker(layout)()[0] for layout in layouts[:3])
+        self.nbytes: int = sum(layout.size * layout.itemsize for layout in layouts[:3])
         if cursors is None:
-            self.cursors, _ = new((count, 4), INT32)
+            self._layers = _Layers(of_state, of_x.dtype, of_B.dtype, groups, tuple(layouts), window)
+            self.cursors: Any = family.maker(layouts[3])()[0]
             self.reset()
+        else:
+            self._layers, self.cursors = cursors._layers, cursors.cursors
+            self._layers.are_several = True
 
     def update(self, state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, *others: Any, **named: Any) -> Any:
         """`selective_state_update_replay` with these rings; further arguments are those of that function behind C."""
         rings = (self.x, self.B, self.dt, self.cursors)
+        if self._layers.are_several and named.get("fold") is None:
+            named["fold"] = self._layers.fold(x, named.get("cu_seqlens"))
         return selective_state_update_replay(state, *rings, x, dt, A, B, C, *others, window=self.window, **named)
 
     def commit(self, accepted: Any = None, state_batch_indices: Any = None, **named: Any) -> None:

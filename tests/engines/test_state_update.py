@@ -341,6 +341,9 @@ def test_flashinfer_s_rings_need_room_for_a_call() -> None:
         flashinfer.checkpointing_ssu(*first, **given, **fixed, out=torch.empty_like(given["x"]))
     with pytest.raises(ValueError, match="max_seqlen: got 2; wanted an int beside cu_seqlens, else None"):
         flashinfer.checkpointing_ssu(*first, **given, **fixed, out=torch.empty_like(given["x"]), max_seqlen=2)
+    packed = {name: array[:1] for name, array in given.items()} | {"cu_seqlens": starts("cpu", [3]), "max_seqlen": -1}
+    with pytest.raises(ValueError, match="max_seqlen: got -1; wanted at least 0"):
+        flashinfer.checkpointing_ssu(*first, **packed, **fixed, out=torch.empty_like(packed["x"]))
     for live, what in ((zeros.long(), "dtype int64"), (zeros[1:], "shape"), (zeros.repeat(2)[::2], "strides")):
         with pytest.raises((TypeError, ValueError), match=f"prev_num_accepted_tokens: got {what}"):
             flashinfer.checkpointing_ssu(

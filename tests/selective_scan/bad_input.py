@@ -73,6 +73,8 @@ OWN: dict[str, dict[str, Row]] = {
         "out-broadcast": bad.one_address("out", 2, 6, 9),
     },
     "selective_scan_varlen_fn": {
+        "rounds-21": bad.given("philox_rounds", 21, "0 to 20"),
+        "rounds-float": bad.mistyped("philox_rounds", 7.0, "an int"),
         **bad.of_sequences("ssm_states"),
         "u-rank-4": bad.shape("u", (1, 1, 6, 9), "2 axes (dim, total)"),
         "delta-of-rows": bad.shape("delta", (1, 6, 9), "(6, 9) (dim, total of u)"),

@@ -360,7 +360,7 @@ def test_rings_know_their_bytes_and_share_cursors() -> None:
     assert rings.nbytes == rings.x.nbytes + rings.B.nbytes + rings.dt.nbytes
     assert (rings.x.shape, rings.B.shape) == ((SLOTS, HEADS, ROWS, DIM), (SLOTS, GROUPS, ROWS, N))
     assert (rings.x.dtype, rings.B.dtype, rings.dt.dtype) == (np.float16, np.float32, np.float32)
-    other = cuconv.ReplayRings(state, x, B, window=WINDOW, tokens=TOKENS, cursors=rings.cursors)
+    other = cuconv.ReplayRings(state, x, B, window=WINDOW, tokens=TOKENS, cursors=rings)
     A = np.full(HEADS, -1.0, np.float32)
     token = {"x": x, "dt": np.ones((2, HEADS), np.float32), "A": A, "B": B, "C": B}
     for each in (rings, other):
