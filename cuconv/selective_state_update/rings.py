@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -221,13 +220,15 @@ class _Layers:
     def __init__(
         self, state: Layout, x: DType | str, B: DType | str, groups: int, rings: tuple[Layout, ...], window: int
     ) -> None:
-        self.are_several = False
+        self.most: int | None = None
+        """Sequences at most of which tokens are put in the states at once; None while there is one layer."""
         self._state, self._x, self._B, self._groups, self._rings, self._window = state, x, B, groups, rings, window
 
-    @cached_property
-    def _most(self) -> int:
-        """Sequences of which tokens are put in the states at once, at most: fewer never take longer so."""
-        return bisect.bisect_left(range(1, MOST_SEQUENCES + 1), True, key=lambda count: not self._folds(count))
+    def decide(self) -> None:
+        """Find `most`, for a further layer: tokens of more sequences are never put in the states at once."""
+        if self.most is None:
+            counts = range(1, MOST_SEQUENCES + 1)
+            self.most = bisect.bisect_left(counts, True, key=lambda count: not self._folds(count))
 
     def _folds(self, sequences: int) -> bool:
         _, nheads, headdim, d_state = self._state.shape
@@ -248,11 +249,11 @@ class _Layers:
         return checked.operands.fold
 
     def fold(self, x: Any, cu_seqlens: Any) -> bool | None:
-        """Whether a step of all these layers puts its tokens in the states at once; None for x that does not fit."""
+        """Whether a step of all these layers puts its tokens in the states at once; None if nothing is decided."""
         shape: tuple[int, ...] = getattr(x, "shape", ())
-        if len(shape) not in (3, 4):
+        if self.most is None or len(shape) not in (3, 4):
             return None
-        return bool(cu_seqlens is None and (len(shape) == 3 or shape[1] == 1) and shape[0] <= self._most)
+        return bool(cu_seqlens is None and (len(shape) == 3 or shape[1] == 1) and shape[0] <= self.most)
 
 
 def _check_shared(rings: Any, window: int, tokens: int, count: int) -> None:
@@ -339,12 +340,12 @@ class ReplayRings:
             self.reset()
         else:
             self._layers, self.cursors = cursors._layers, cursors.cursors
-            self._layers.are_several = True
+            self._layers.decide()
 
     def update(self, state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, *others: Any, **named: Any) -> Any:
         """`selective_state_update_replay` with these rings; further arguments are those of that function behind C."""
         rings = (self.x, self.B, self.dt, self.cursors)
-        if self._layers.are_several and named.get("fold") is None:
+        if self._layers.most is not None and named.get("fold") is None:
             named["fold"] = self._layers.fold(x, named.get("cu_seqlens"))
         return selective_state_update_replay(state, *rings, x, dt, A, B, C, *others, window=self.window, **named)
 
