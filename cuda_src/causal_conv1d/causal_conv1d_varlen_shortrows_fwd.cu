@@ -111,22 +111,25 @@ struct ShortPrefixes {
         Ahead ahead;
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) ahead.past[i] = load<1, Memory::kMutable>(row + i);
-        if (run.slot == ShortRun::kPadding || run.begin < 0 || end > Tile::kTile || end - run.begin < kHalo) {
+        const bool is_here = run.begin >= 0 && run.begin + kHalo <= Tile::kTile;
+        if (run.slot == ShortRun::kPadding || !is_here || end - run.begin < kHalo) {
             finish<kSilu>(number, SnapshotRows{0, 0}, ahead, taps, bias, row);
             return;
         }
-        const T* const x = &shared.x[lane_id()][Tile::kBefore];
-        T* const out = &shared.out[lane_id()][run.begin];
+        using Inputs = RowPart<T, kHalo>;
+        const Inputs inputs(shared.x[lane_id()], Tile::kBefore + run.begin);
+        const bool is_behind = end > Tile::kTile;
+        const Inputs last(is_behind ? shared.out[lane_id()] : shared.x[lane_id()],
+                          is_behind ? LastInputs<Tile>::place(end) : Tile::kBefore + end - kHalo);
         float window[2 * kHalo];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             window[i] = ahead.past[i].to_float(0);
-            window[kHalo + i] = load<1, Memory::kMutable>(x + run.begin + i).to_float(0);
+            window[kHalo + i] = inputs.to_float(i);
         }
 #pragma unroll
-        for (int i = 0; i < kHalo; ++i) {
-            store(row + i, convert<state_t>(load<1, Memory::kMutable>(x + end - kHalo + i)));
-        }
+        for (int i = 0; i < kHalo; ++i) store(row + i, convert<state_t>(last.element(i)));
+        T* const out = &shared.out[lane_id()][run.begin];
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {
             const float sum = convolve<false>(taps, bias, window + i, nullptr);
@@ -268,6 +271,7 @@ __device__ __forceinline__ void convolve_short_tile(const CausalConv1dVarlenShor
         end_copy_group();
         __syncthreads();
         states.fetch(shared, p, first_channel, 0);
+        LastInputs<Tile>::fetch(shared, p, first_channel, first);
         end_copy_group();
         Staged::prefetch_ahead(shared, p, first_channel);
     }

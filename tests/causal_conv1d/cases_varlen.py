@@ -155,6 +155,7 @@ UNIT = (
             (72, "20x5+40+20x9", 2, "float32", {"index": "int64", "initial": "all", "bias": None, "processors": 1}),
         )
     ),
+    Case(136, "60+20x3+5+54", layout="tokens_sliced", pool="columns", initial="all", processors=1),
     # Slots out of several columns, other slots for final states, longer index arrays, states that are only read, kept
     # padding: each in every kernel.
     *(

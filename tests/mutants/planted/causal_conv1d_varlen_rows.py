@@ -19,6 +19,7 @@ _STAGED_FAR = (
     "causal_conv1d_varlen_fn-40-140x2+1000+140x2-layout_tokens-pool_columns-slots_odd-initial_all-processors_1"
 )
 _STAGED_WIDE = "causal_conv1d_varlen_fn-296-off1+60+3x1+0+9+40x2+25+3-layout_tokens-pool_columns-processors_1"
+_STAGED_BEHIND = "causal_conv1d_varlen_fn-136-60+20x3+5+54-layout_tokens_sliced-pool_columns-initial_all-processors_1"
 _SHORTROWS = "causal_conv1d_varlen_fn-36-off3+253+1+255+1+2+3+63+65+off9+20x1+0+93-layout_tokens-slots_odd-initial_all"
 _SNAPSHOTS_RUNS = (
     "causal_conv1d_varlen_fn-72-off3+130+0+2x1+127+9+90-layout_tokens-pool_columns-slots_odd-snapshots_pool"
@@ -124,8 +125,36 @@ MUTANTS = (
     Mutant(
         "The state in shared memory keeps the inputs before a sequence's last ones.",
         "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
-        "(x + end - kHalo + i)",
-        "(x + end - kHalo + i - 1)",
+        ": Tile::kBefore + end - kHalo);",
+        ": Tile::kBefore + end - kHalo - 1);",
+        (_STAGED,),
+    ),
+    Mutant(
+        "The state of a sequence that goes on behind its tile keeps inputs of the tile's end.",
+        "causal_conv1d/causal_conv1d_varlen_shortrows_fwd.cu",
+        "const bool is_behind = end > Tile::kTile;",
+        "const bool is_behind = false;",
+        (_STAGED_BEHIND,),
+    ),
+    Mutant(
+        "The last inputs behind a tile are taken from the first word that has some of them.",
+        "causal_conv1d/conv_short_staged.cuh",
+        "return Tile::kTile + ((end - kHalo) & (kPerWord - 1));",
+        "return Tile::kTile;",
+        (_STAGED,),
+    ),
+    Mutant(
+        "The last inputs behind a tile are copied from behind the last token, too.",
+        "causal_conv1d/conv_short_staged.cuh",
+        "Tile::kVec >= kPerWord && token + kPerWord <= p.total",
+        "Tile::kVec >= kPerWord",
+        (_STAGED_BEHIND,),
+    ),
+    Mutant(
+        "Inputs that begin in the middle of a word are taken from its beginning.",
+        "causal_conv1d/conv_short_staged.cuh",
+        "inner == 0 ? 0x3210 : 0x5432",
+        "0x3210",
         (_STAGED,),
     ),
     Mutant(
