@@ -58,7 +58,7 @@ def selective_state_update(
     """FlashInfer's `flashinfer.mamba.selective_state_update` by `cuconv.selective_state_update`.
 
     x is (batch, nheads, headdim) or (batch, dim); (batch, tokens, nheads, headdim); or with cu_seqlens (tokens, nheads,
-    headdim). Arrays without heads stand for one head, and with cache_steps those without tokens for one token.
+    headdim). Where x has no heads, arrays without them stand for one; with cache_steps, those without tokens for one.
     Of several tokens the states go to intermediate_states_buffer, of cache_steps steps where these are given; or to
     dst_state_batch_indices, whatever disable_state_update is; or the last one to the slot that it came from, which
     num_accepted_tokens chooses among the columns of state_batch_indices. Of a single token without cache_steps the
@@ -76,11 +76,11 @@ def selective_state_update(
         conventions.refuse("cache_steps", cache_steps, "an int, at least 0")
     result = out
     try:
-        axes, has_heads = x.dim(), A.dim() == 3 and D.dim() == 2
+        axes = x.dim()
     except AttributeError:
-        # cuconv's function says which one is no tensor.
-        axes, has_heads = 3, True
-    if not has_heads or axes == 2 or (cache_steps and axes == 3 and cu_seqlens is None):
+        # cuconv's function says what x is.
+        axes = 3
+    if axes == 2 or (cache_steps and axes == 3 and cu_seqlens is None):
         has_tokens = cache_steps > 0 and cu_seqlens is None
         given = state, x, dt, A, B, C, D, z, dt_bias, out
         state, x, dt, A, B, C, D, z, dt_bias, out = _with_axes(has_tokens, *given)

@@ -79,7 +79,7 @@ def test_a_single_token_without_cache_steps_ignores_the_buffer(device: str) -> N
 
 
 @EACH_DEVICE
-@pytest.mark.parametrize("axes", ["state", "state and out", "matrices"])
+@pytest.mark.parametrize("axes", ["state", "state and out", "all but state"])
 def test_arrays_without_heads_stand_for_one(axes: str, device: str) -> None:
     """The result has the axis of heads, as FlashInfer's, unless the caller gives one without."""
     state = normal(device, SLOTS, 1, HEADDIM, STATES)
@@ -88,13 +88,10 @@ def test_arrays_without_heads_stand_for_one(axes: str, device: str) -> None:
     A, D = -normal(device, 1, HEADDIM, STATES).abs(), normal(device, 1, HEADDIM)
     wanted = state.clone()
     expected = cuconv.selective_state_update(wanted, x, dt, A, B, C, D)
-    got, out = state.clone(), None
-    if axes == "matrices":
-        result = flashinfer.selective_state_update(got, x, dt, A[0], B, C, D[0])
-    else:
-        out = torch.empty_like(x[:, 0]) if axes == "state and out" else None
-        rest = x[:, 0], dt[:, 0], A[0], B[:, 0], C[:, 0], D[0]
-        result = flashinfer.selective_state_update(got[:, 0], *rest, out=out)
+    got, out = state.clone(), torch.empty_like(x[:, 0]) if axes == "state and out" else None
+    pool_of_one = got if axes == "all but state" else got[:, 0]
+    rest = x[:, 0], dt[:, 0], A[0], B[:, 0], C[:, 0], D[0]
+    result = flashinfer.selective_state_update(pool_of_one, *rest, out=out)
     assert torch.equal(got, wanted) and torch.equal(result.view_as(expected), expected)
     assert result is out if out is not None else result.shape == expected.shape
 
