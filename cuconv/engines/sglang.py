@@ -166,7 +166,7 @@ def causal_conv1d_fn_split_qkv(
         )
         return q, k, v
     except (TypeError, ValueError) as error:
-        conventions.rename(error, {"sizes": "k_dim, k_dim, v_dim"})
+        conventions.rename(error, {"sizes": "(k_dim, k_dim, v_dim)"})
         raise
 
 
@@ -203,7 +203,7 @@ def causal_conv1d_update_split_qkv(
         )
         return q, k, v
     except (TypeError, ValueError) as error:
-        conventions.rename(error, {"sizes": "key_dim, key_dim, value_dim"})
+        conventions.rename(error, {"sizes": "(key_dim, key_dim, value_dim)"})
         raise
 
 

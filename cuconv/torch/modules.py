@@ -94,6 +94,7 @@ class ShortConvolution(nn.Conv1d):
         Raises:
             TypeError, ValueError: arguments that do not fit.
         """
+        self._check(x, cache, cu_seqlens)
         batch, tokens, _ = x.shape
         if cp_context is not None:
             got = f"a {type(cp_context).__name__}"
@@ -143,6 +144,7 @@ class ShortConvolution(nn.Conv1d):
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The next tokens of sequences, one of each without cu_seqlens: the result and the states, updated in place."""
+        self._check(x, cache, cu_seqlens)
         shape, tokens = x.shape, x.shape[0] * x.shape[1]
         # How many tokens each of packed sequences has only the device knows: one has none where another has two.
         sequences = tokens if cu_seqlens is None else cu_seqlens.shape[0] - 1
@@ -154,6 +156,16 @@ class ShortConvolution(nn.Conv1d):
         inner = (x.reshape(tokens, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
         out: Tensor = causal_conv1d_update(*inner, query_start_loc=cu_seqlens).view(shape)
         return out if residual is None else out + residual, cache
+
+    def _check(self, x: Tensor, cache: Tensor | None, cu_seqlens: Tensor | None) -> None:
+        """Checks what is looked at before the functions below check it."""
+        checks.rank("x", x.shape, "batch, tokens, hidden_size")
+        if x.shape[2] != self.hidden_size:
+            raise ValueError(message("hidden_size of x", x.shape[2], f"{self.hidden_size}, the layer's"))
+        if cache is not None:
+            checks.rank("cache", cache.shape, "sequences, hidden_size, kernel_size")
+        if cu_seqlens is not None:
+            checks.rank("cu_seqlens", cu_seqlens.shape, "sequences + 1")
 
     @property
     def state_size(self) -> int:

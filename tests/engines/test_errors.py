@@ -67,7 +67,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "SGLang, split": (
         lambda: sglang.causal_conv1d_update_split_qkv(x(2, DIM), POOL, WEIGHT, 2, 3, conv_state_indices=SLOT),
-        "key_dim, key_dim, value_dim: got",
+        r"\(key_dim, key_dim, value_dim\): got",
     ),
     "SGLang, gates": (
         lambda: sglang.fused_lfm_short_conv_decode(x(2, DIM), x(3, DIM), x(2, DIM), WEIGHT, POOL, SLOT),

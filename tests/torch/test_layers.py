@@ -413,6 +413,14 @@ def test_bad_options() -> None:
         short()(random(2, 9, 6), cu_seqlens=torch.tensor([0, 9]))
     with pytest.raises(ValueError, match="cp_context: got a Context; wanted None: no tokens come from other devices"):
         short()(random(1, 9, 6), cp_context=Context())
+    for named, wrong in (
+        ({"x": random(9, 6)}, r"x: got shape \(9, 6\); wanted 3 axes"),
+        ({"x": random(1, 9, 5)}, "hidden_size of x: got 5; wanted 6, the layer's"),
+        ({"cache": random(6, 4)}, r"cache: got shape \(6, 4\); wanted 3 axes"),
+        ({"cu_seqlens": torch.tensor([[0, 9]])}, r"cu_seqlens: got shape \(1, 2\); wanted 1 axes"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            short()(**{"x": random(1, 9, 6), **named})
     with pytest.raises(ValueError, match="activation: got 'gelu'"):
         short(activation="gelu")
     with pytest.raises(ValueError, match="tokens of hidden_states: got 2; wanted 1"):
