@@ -146,7 +146,7 @@ def selective_scan_varlen_fn(
         state_column, dst_state_indices,
     )  # fmt: skip
     if snapshots is snapshot_count is snapshot_out is state_scale is snapshot_scale is rand_seed is None:
-        if philox_rounds != codes.DEFAULT_ROUNDS:
+        if philox_rounds is not codes.DEFAULT_ROUNDS:
             codes.rounds_of(philox_rounds)
         return _packed_scan((*given, out), (softplus, padding, keeps_padding))[0]
     rounds = codes.rounds_of(philox_rounds)

@@ -298,7 +298,8 @@ def choose(
 def _vector(o: Operands) -> int:
     """Elements per access along d_state: the most that every array allows."""
     vec = plain._vector(o.step)
-    while not plain._is_packed(o.rings.B, vec):
+    # Rings without slots have no strides.
+    while vec > 1 and not plain._is_packed(o.rings.B, vec):
         vec //= 2
     return vec
 

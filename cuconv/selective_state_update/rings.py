@@ -37,7 +37,8 @@ def selective_state_update_commit(
 
     Live tokens that the step has put in states leave the rings. Of the tokens that it has put behind the live ones the
     accepted ones stay; the others are overwritten by the next step. Slots of which no step has been made since they
-    were committed stay as they are. The layers of a model may share cursors: then this is called once, after them all.
+    were committed stay as they are. The layers of a model may share cursors: then this is called once, after them all,
+    and in a step all of them or none have put the tokens in their states (`fold`).
 
     Args:
         cursors: (slots, 4), int32, contiguous behind its slots; updated in place.
@@ -124,7 +125,7 @@ def _check_commit(
     assert cursors is not None
     checks.dtype("cursors", cursors.dtype, (INT32,))
     checks.shape("cursors", cursors.shape, (*cursors.shape[:1], 4), "slots, 4")
-    if cursors.strides[1] != 1:
+    if cursors.size and cursors.strides[1] != 1:
         raise ValueError(message("cursors", f"strides {cursors.strides}", "an array contiguous behind its slots"))
     checks.between("window", window, 1, MAX_WINDOW)
     checks.between("ring_rows", ring_rows, window + 1, MAX_DIVIDEND)

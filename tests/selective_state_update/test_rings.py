@@ -10,6 +10,8 @@ import pytest
 import cuconv
 from cuconv.runtime.dtypes import BFLOAT16
 from cuconv.selective_state_update.reference_replay import LIVE
+from tests import emulator
+from tests.emulator.family import EmulatedArray
 
 Array = np.ndarray[Any, Any]
 
@@ -104,3 +106,20 @@ def test_cursors_that_do_not_fit(change: dict[str, Any], wanted: str) -> None:
     given = {"state": first.state, "x": token["x"], "B": token["B"], "window": WINDOW, "cursors": first.rings}
     with pytest.raises((TypeError, ValueError), match=f"^{wanted}"):
         cuconv.ReplayRings(**{**given, **change})
+
+
+@pytest.mark.parametrize("is_emulated", [False, True])
+def test_a_pool_without_slots_gives_zeros(is_emulated: bool) -> None:
+    if is_emulated and (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    upload = EmulatedArray if is_emulated else np.asarray
+    state, slots = upload(np.zeros((0, 2, 4, 8), np.float32)), upload(np.array([-1, 0, 2]))
+    x, dt, A, B = (np.ones(shape, np.float32) for shape in ((3, 2, 4), (3, 2), (2,), (3, 1, 8)))
+    token = {"x": upload(x), "dt": upload(dt), "A": upload(-A), "B": upload(B), "C": upload(B)}
+    rings = cuconv.ReplayRings(state, token["x"], token["B"])
+    for fold in (None, False, True):
+        out = upload(np.full_like(x, np.nan))
+        rings.update(state, **token, state_batch_indices=slots, fold=fold, out=out)
+        assert not (out.array if is_emulated else out).any()
+        rings.commit(state_batch_indices=slots)
+    rings.reset()
