@@ -131,8 +131,8 @@ MUTANTS = (
     Mutant(
         "A block that comes late over x takes what it has loaded.",
         "causal_conv1d/conv_neighbours.cuh",
-        "if (is_late) __threadfence();\n        return is_late;",
-        "if (is_late) __threadfence();\n        return false;",
+        "return draw() != 0;",
+        "return draw() == ~0u;",
         (_OVER_CUT,),
     ),
 )
