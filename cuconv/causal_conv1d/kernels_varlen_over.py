@@ -8,14 +8,19 @@ from itertools import product
 
 from cuconv.causal_conv1d.kernels import Division, FilterKernel, PoolKernel, share_channels
 from cuconv.causal_conv1d.kernels_varlen import (
+    SHORT_WIDTHS,
     SNAPSHOTS_AT_ONCE,
     CausalConv1dVarlenRowstripsFwd,
     varlen_channel_axes,
     varlen_vector_axes,
 )
+from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div
+
+OVER_BYTES = 16
+"""Bytes of x per lane and token of a tile that is brought to shared memory before results go over it."""
 
 
 @dataclass(frozen=True)
@@ -141,5 +146,66 @@ class CausalConv1dVarlenOverFwd(FilterKernel):
             "block_vecs": fast_div(block_vecs),
             "dim_blocks": fast_div(dim_blocks),
             "tiles": tokens // self.tokens,
+            "snapshot_groups": 0,
+        }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenOverStart(Kernel):
+    """A thread sets `vec` counters by which tiles over x see what their neighbours have done."""
+
+    vec: int = 4
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenOverStart]:
+        yield cls()
+
+    def launch_config(self, counters: int) -> tuple[LaunchConfig, Division]:
+        """The launch for this many counters, a multiple of `vec`."""
+        return self.config(ceil_div(counters // self.vec, self.threads)), {"counters": counters, "snapshot_groups": 0}
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenOvershortFwd(PoolKernel):
+    """Results over x, contiguous channels: a block brings a tile of tokens, and the states of the sequences that begin
+    in it, to shared memory before it stores, and hands over what another block reads.
+    """
+
+    EARLY = (
+        "x", "weight", "bias", "query_start_loc", "cache_indices", "has_initial_state", "state_column",
+        "dst_state_indices", "conv_states", "initial_states",
+    )  # fmt: skip
+    FOLLOWS = True
+    HANDED_KINDS = structs.constant(source.load(), "causal_conv1d/conv_neighbours.cuh", "kHandedKinds")
+    """Counters per border and warp across the channels."""
+
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenOvershortFwd]:
+        for width, input_t, weight_t, state_t in product(SHORT_WIDTHS, FLOATS, FLOATS, FLOATS):
+            vec = OVER_BYTES // input_t.itemsize
+            yield from (cls(width, input_t, weight_t, state_t, vec, silu) for silu in (False, True))
+
+    def division(self, dim: int, total: int) -> tuple[int, int]:
+        """Blocks along the tokens, and across the channels."""
+        return ceil_div(total, self.constants["kTokens"]), ceil_div(dim, self.threads * self.vec)
+
+    def scratch(self, dim: int, total: int) -> tuple[int, int, int, int]:
+        """The bytes of scratch, those of it before states and before counters, and the number of counters."""
+        windows, dim_blocks = self.division(dim, total)
+        columns = (windows - 1) * (self.width - 1) * dim
+        states_at = ceil_div(columns * self.input_t.itemsize, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
+        counters_at = states_at + ceil_div(columns * self.state_t.itemsize, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
+        counters = (windows - 1) * self.HANDED_KINDS * dim_blocks * self.warps
+        return counters_at + 4 * counters, states_at, counters_at, counters
+
+    def launch_config(self, dim: int, total: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total)."""
+        windows, dim_blocks = self.division(dim, total)
+        return self.config(dim_blocks * windows), {
+            "dim_blocks": fast_div(dim_blocks),
+            "windows": windows,
             "snapshot_groups": 0,
         }

@@ -34,6 +34,9 @@ struct Border {
         for (int i = 0; i < kHalo; ++i) store(input + i * step, inputs[i]);
     }
 
+    __device__ __forceinline__ input_t* input_at(int i) const { return input + i * step; }
+    __device__ __forceinline__ state_t* state_at(int i) const { return state + i * step; }
+
     // Input i of those before the border.
     __device__ __forceinline__ Vec<input_t, kVec> load_input(int i) const {
         return load<kVec, Memory::kMutable>(input + i * step);

@@ -433,6 +433,21 @@ __device__ __forceinline__ unsigned next_number(float* counter) {
     return atomicAdd(reinterpret_cast<unsigned*>(counter), 1u) + 1u;
 }
 
+// The same for a counter that says what has been done: what the thread did before it, or saw to be done, comes before
+// what a thread does that draws a later number.
+__device__ __forceinline__ unsigned next_number_in_order(float* counter) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    unsigned number;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(number) : "l"(counter) : "memory");
+    return number + 1u;
+#else
+    __threadfence();
+    const unsigned number = next_number(counter);
+    __threadfence();
+    return number;
+#endif
+}
+
 // A word that other blocks read and write at the same time: it is there as a whole, and says nothing of other memory.
 __device__ __forceinline__ unsigned load_relaxed(const float* place) {
     unsigned bits;
@@ -442,6 +457,19 @@ __device__ __forceinline__ unsigned load_relaxed(const float* place) {
     bits = *reinterpret_cast<const volatile unsigned*>(place);
 #endif
     return bits;
+}
+
+// The same for a counter of next_number_in_order, whose last number it takes without drawing one.
+__device__ __forceinline__ unsigned load_in_order(const float* counter) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    unsigned bits;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(counter) : "memory");
+    return bits;
+#else
+    const unsigned bits = load_relaxed(counter);
+    __threadfence();
+    return bits;
+#endif
 }
 
 __device__ __forceinline__ void store_relaxed(float* place, unsigned bits) {

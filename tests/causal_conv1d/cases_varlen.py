@@ -269,10 +269,10 @@ UNIT = (
     *(
         replace(case, over=True)
         for case in (
-            Case(136, "130+60+20+5", initial=None, slots=None, spare=0),
+            Case(140, "130+60+20+5", initial=None, slots=None, spare=0),
             Case(136, "off62+64+1+1+2x3+120+62+5+0+3x1+off66", initial="all", snapshots="pool", slots="odd"),
-            Case(136, "63+66+127+1+63+2", 2, "float16", initial="all", moved=True, keep=True),
-            Case(136, "off5+60+3x1+99+40x2", slots="odd", initial="all", processors=1),
+            Case(140, "63+66+127+1+63+2", 2, "float16", initial="all", moved=True, keep=True),
+            Case(140, "off5+60+3x1+99+40x2", slots="odd", initial="all", processors=1),
             Case(
                 70, "61+200+9x13+off5", 5, "float32", pool="columns_longer", snapshots="pool", moved=True, initial="all"
             ),
@@ -288,6 +288,33 @@ UNIT = (
             Case(136, "70+9+30", 9, initial="all"),
             Case(4, "40+2+9", 3, initial="all"),
             Case(9, "20+7+off3", 1, initial="all"),
+            # The same of short sequences: as long as a block's tokens, one longer, cut once and more often; a block's
+            # tokens all sequences of their own; channels of several blocks.
+            *(
+                replace(case, processors=1)
+                for case in (
+                    Case(1032, "off5+30+32+33+3x1+62+40x1+0+2+off7+31+1+1+off9", slots="odd"),
+                    Case(
+                        264,
+                        "62+66+129+70x1+3+61+off4",
+                        3,
+                        "float16",
+                        "float32",
+                        "float32",
+                        initial="all",
+                        moved=True,
+                        keep=True,
+                    ),
+                    Case(
+                        524, "63+2+65+30+200+1+2", 2, "float32", "bfloat16", "bfloat16", activation=None, read_only=True
+                    ),
+                    Case(
+                        24, "64in500+130+3+63+67+190+1+61", 4, "bfloat16", "float16", "float16", pool="channels_longer"
+                    ),
+                    Case(24, "62+67+1+62+130", 4, "float16", initial="all", index="int64"),
+                    without(Case(24, "62+66+129+9+off70")),
+                )
+            ),
             # Tokens contiguous.
             Case(36, "130+60+20+5", **ROWS, initial=None, slots=None, pool="columns", spare=0),
             Case(36, "off126+128+1+1+2x3+250+126+5+0+3x1+off130", **ROWS, initial="all", snapshots="pool", **ODD),
@@ -372,6 +399,8 @@ EDGE = tuple(
             *(Case(40, "700in5000+off9", n, a, initial="all", **ROWS) for n in range(2, 6) for a in ROUNDING),
             *(Case(40, f"off5+90in{n}+300+off7", layout=a, **ODD) for n in range(999, 1007) for a in _TOKENS),
             *(Case(2100, "off3+70in5000+700+off9", layout=a, initial="all", moved=True, over=True) for a in _BOTH),
+            *(Case(4104, f"off3+{n}+700+300x1+off9", initial="all", over=True) for n in ("400in5000", "900x3+9x200")),
+            *(Case(520, "off3+70in1500+130+9x1", 4, *dtypes, processors=1, over=True) for dtypes in _MIXED_DTYPES),
             *(Case(4200, "9+4991+2x1+3000", snapshots="pool", layout=a, initial="all", over=True) for a in _BOTH),
             *(Case(70000, "9+4", layout=a) for a in _BOTH),
             *(Case(2, f"{2**20}+1", layout=a) for a in _BOTH),

@@ -11,7 +11,7 @@ import pytest
 
 import cuconv
 from cuconv.causal_conv1d import update, varlen
-from tests.causal_conv1d.cases_varlen import UNIT
+from tests.causal_conv1d.cases_varlen import UNIT, Case
 from tests.families.test_sequences import EACH_CALLER, Caller, uniform
 from tests.support.compare import assert_same_bits
 from tests.support.runners import Runner, emulated, on_gpu, prebuild
@@ -35,6 +35,19 @@ def test_a_result_over_x_has_the_bits_that_it_has_elsewhere(run: Runner) -> None
         assert_same_bits(over["out"], wanted, f"out of {case.id}")
         for name in apart.keys() - {"out"}:
             assert_same_bits(over[name], apart[name], f"{name} of {case.id}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch", ["off3+500in7000+300x1", "5000+40in900+300x1+1500", "2000x4"])
+def test_many_blocks_over_x_give_the_same_bits_again_and_again(batch: str) -> None:
+    """Several waves of blocks, which read what others overwrite unless each keeps to its own."""
+    case = Case(4104, batch, initial="all")
+    values = case.inputs()
+    wanted = on_gpu(case, values)
+    for repeat in range(8):
+        got = on_gpu(case, values, {"out": "x"})
+        for name, array in wanted.items():
+            assert_same_bits(got[name], array, f"{name} of {case.id}, repeat {repeat}")
 
 
 @EACH_CALLER

@@ -44,3 +44,8 @@ template <typename T>
 __forceinline__ T atomicOr(T* address, typename emulator::Same<T>::Type value) {
     return emulator::update(address, [=](T old) { return old | value; });
 }
+
+// Memory is written in the order of the program. Others may go first, as at an atomic.
+__forceinline__ void __threadfence() {
+    emulator::yield();
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 _OVER = "causal_conv1d_varlen_fn-136-off62+64+1+1+2x3+120+62+5+0+3x1+off66-slots_odd-initial_all-snapshots_pool-over"
-_OVER_SHARES = "causal_conv1d_varlen_fn-136-off5+60+3x1+99+40x2-slots_odd-initial_all-over-processors_1"
+_OVER_SHARES = "causal_conv1d_varlen_fn-140-off5+60+3x1+99+40x2-slots_odd-initial_all-over-processors_1"
 _OVER_ROWS = (
     "causal_conv1d_varlen_fn-36-off126+128+1+1+2x3+250+126+5+0+3x1+off130-layout_tokens-slots_odd"
     "-initial_all-snapshots_pool-over"
@@ -25,6 +25,9 @@ _OVER_KEPT = (
     "causal_conv1d_varlen_fn-33-off3+127+130+off9+255+1+125+2+off4-width_2-dtype_float16-layout_tokens-pool_columns"
     "-moved-keep-over"
 )
+
+_OVER_SHORT = "causal_conv1d_varlen_fn-1032-off5+30+32+33+3x1+62+40x1+0+2+off7+31+1+1+off9-slots_odd-over-processors_1"
+_OVER_CUT = "causal_conv1d_varlen_fn-24-62+67+1+62+130-dtype_float16-index_int64-initial_all-over-processors_1"
 
 MUTANTS = (
     Mutant(
@@ -103,5 +106,33 @@ MUTANTS = (
         "if (end <= 0 || end > Tile::kTile) continue;",
         "",
         (_OVER_MOVED,),
+    ),
+    Mutant(
+        "A short sequence over x leaves its last inputs one column too early in its state.",
+        "causal_conv1d/causal_conv1d_varlen_overshort_fwd.cu",
+        "last[c] = window[c][(i + 2 + k) % kWidth];",
+        "last[c] = window[c][(i + 1 + k) % kWidth];",
+        (_OVER_SHORT,),
+    ),
+    Mutant(
+        "A block over x does not save the inputs that the block behind it has not read.",
+        "causal_conv1d/causal_conv1d_varlen_overshort_fwd.cu",
+        "v.store(kept.input_at(token - to + kHalo));",
+        "{}",
+        (_OVER_CUT,),
+    ),
+    Mutant(
+        "A state over which another block has stored is not loaded again.",
+        "causal_conv1d/causal_conv1d_varlen_overshort_fwd.cu",
+        "ring.put(slot + i, kept.state_at(i));",
+        "{}",
+        (_OVER_CUT,),
+    ),
+    Mutant(
+        "A block that comes late over x takes what it has loaded.",
+        "causal_conv1d/conv_neighbours.cuh",
+        "return draw() != 0;",
+        "return draw() == ~0u;",
+        (_OVER_CUT,),
     ),
 )
