@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -31,6 +31,9 @@ CAPACITIES = (*D_STATES, MAX_D_STATE)
 
 HEADS_D_STATES = (64, 128, 256)
 """The d_state of the kernel of which warps walk over heads."""
+
+WHOLE_D_STATE = 128
+"""The most states per row that have a kernel for whole rows."""
 
 BYTES = tuple(state_t for state_t in CODES if state_t.itemsize == 1)
 """Codes of 8 bits."""
@@ -148,13 +151,24 @@ class SelectiveStateUpdateSingle(_Rows):
     STATES = FLOATS
 
     stream: bool
+    whole: bool
+    """Whether all rows of a warp exist, and those of a head are contiguous."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateSingle]:
         for division in cls.divisions(False, keeps_rows=False):
             # States of few bytes, which alone are streamed, have few rows.
             for stream in (False, True)[: 1 + (division["rows"] <= FEW_ROWS)]:
-                yield cls(**division, stream=stream)
+                yield cls(**division, stream=stream, whole=False)
+                if stream and cls.may_be_whole(division):
+                    yield cls(**division, stream=stream, whole=True)
+
+    @classmethod
+    def may_be_whole(cls, division: Mapping[str, Any]) -> bool:
+        """Whether rows of this division have a step of their own where they are whole."""
+        if division["vec"] * division["state_t"].itemsize < MAX_VECTOR_BYTES or division["d_state"] > WHOLE_D_STATE:
+            return False
+        return bool(division["shared_decay"] and not division["masked"])
 
 
 DECAYS_D_STATE = 16

@@ -265,9 +265,7 @@ def choose(
             if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
                 found["rows"] = min(found["rows"], 2)
             kernel = SelectiveStateUpdateFoldSingle(**found)
-            # It reads the first slot in place of one that is not there, and takes whole tiles of contiguous rows.
-            slots, _, headdim, _ = s.state.shape
-            if slots and (kernel.masked or (headdim % kernel.tile == 0 and s.state.strides[2:] == (d_state, 1))):
+            if s.state.shape[0] and (kernel.masked or plain._has_whole_rows(s, kernel.tile)):
                 return kernel
     if o.fold:
         return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "selective_state_update/replay.cuh"
+#include "selective_state_update/whole_step.cuh"
 
 // Blocks of 128 threads per multiprocessor at least: as many as leave a lane registers for its rows, and for its part
 // of B and C, so that nothing is spilled.
@@ -103,161 +104,19 @@ __device__ __forceinline__ void opaque_words(StateVec (&row)[kChunks]) {
     }
 }
 
-// The rows of a warp in a slot.
-template <typename Rows>
-struct SlotRows {
-    const typename Rows::Operands& p;
-    const WarpRows& warp;
-    StateRows<Rows> rows;
+// The ring of a sequence, of which a step only asks whether it is empty.
+struct EmptyRing {
+    static constexpr bool kIsThere = true;
 
-    __device__ __forceinline__ SlotRows(const typename Rows::Operands& p, const WarpRows& warp, int slot)
-        : p(p),
-          warp(warp),
-          rows(StateRows<Rows>(p.state, p.state_stride + 1, warp) + slot * static_cast<index_t>(p.state_stride[0])) {}
-
-    __device__ __forceinline__ void load(int r, typename Rows::StateVec (&row)[Rows::kChunks]) const {
-        load_row<Rows>(p, warp, rows, r, row);
+    template <typename Operands>
+    __device__ __forceinline__ static int load(const Operands& p, int slot) {
+        return load_word<Memory::kMutable, int>(RingCursor::place_of(p, slot) + lane_id() % 4);
     }
-    __device__ __forceinline__ void store(int r, const float (&state)[Rows::kElements]) const {
-        store_row<Rows>(p, warp, rows, r, 0, state);
-    }
-};
-
-// The same where all rows of a warp exist and those of a head are contiguous: fewer instructions in front of the loads,
-// and behind them.
-template <typename Rows>
-struct WholeRows {
-    static constexpr int kRow = Rows::kElements * Rows::kLanes;
-
-    typename Rows::State* first;
-
-    __device__ __forceinline__ WholeRows(const typename Rows::Operands& p, const WarpRows& warp, int slot)
-        : first(static_cast<typename Rows::State*>(p.state) + slot * static_cast<index_t>(p.state_stride[0]) +
-                warp.head * p.state_stride[1] + (Rows::row(warp, 0) * kRow + Rows::element(0))) {}
-
-    __device__ __forceinline__ void load(int r, typename Rows::StateVec (&row)[Rows::kChunks]) const {
-#pragma unroll
-        for (int i = 0; i < Rows::kChunks; ++i) row[i] = ::load<Rows::kVecs, Memory::kMutable>(at(r, i));
-    }
-    __device__ __forceinline__ void store(int r, const float (&state)[Rows::kElements]) const {
-#pragma unroll
-        for (int i = 0; i < Rows::kChunks; ++i) {
-            float values[Rows::kVecs];
-#pragma unroll
-            for (int j = 0; j < Rows::kVecs; ++j) values[j] = state[i * Rows::kVecs + j];
-            ::store<Rows::kKeep>(at(r, i), Rows::StateVec::from_floats(values));
-        }
-    }
-
- private:
-    __device__ __forceinline__ typename Rows::State* at(int r, int i) const {
-        return first + (r * Rows::kGroups * kRow + i * Rows::kLanes * Rows::kVecs);
-    }
-};
-
-// Rows that are advanced while the cursor is on its way. All blocks wait for the same cursors.
-template <typename Input>
-inline constexpr int kEarlyRows = kIsSame<Input, __half> ? 4 : 2;
-
-// What the load of the cursor follows.
-enum class CursorLoad { kSlot, kStates, kParameters, kInputs };
-
-// The place in which a step takes the shortest time, by what its rows are. On an H200, 5 sequences of float16 with
-// inputs of bfloat16 take 7.26 us behind the parameters, 7.32 behind the states, and 7.52 without rings; 4 with inputs
-// of float32 6.66 us behind the slot, 6.74 behind the states, and 6.64 without rings.
-template <typename Rows>
-__device__ constexpr CursorLoad cursor_load() {
-    using Input = typename Rows::Input;
-    using State = typename Rows::State;
-    if (kIsSame<Input, __nv_bfloat16>) return CursorLoad::kParameters;
-    if (sizeof(Input) > 2 && kIsSame<State, __half>) return CursorLoad::kSlot;
-    if (sizeof(Input) > 2 && sizeof(State) > 2 && Rows::kRowsOfGroup < 4) return CursorLoad::kInputs;
-    return CursorLoad::kStates;
-}
-
-// The step of a sequence as one without rings, where its ring is empty and nothing is left to be committed; false
-// otherwise, and nothing has been written. number: of the warp.
-template <typename Rows, typename Place>
-__device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, unsigned number) {
-    if (!kReadsFirst) wait_for_preceding();
-    const WarpRows warp(p, uniform(number), Rows::kTile);
-    // Whole warps leave: the shuffles stay complete.
-    if (warp.batch >= p.batch) {
-        if (kReadsFirst) wait_for_preceding();
-        return true;
-    }
-    const int slot = uniform(load_slot<Rows>(p, warp.batch));
-    const Place rows(p, warp, max(slot, 0));
-    // The lanes have different words of the cursor: one that is the same in all the compiler would wait for at once.
-    int word = 0;
-    const auto load_cursor = [&] {
-        word = load_word<Memory::kMutable, int>(RingCursor::place_of(p, max(slot, 0)) + lane_id() % 4);
-    };
-    constexpr CursorLoad kFollows = cursor_load<Rows>();
-    if (!kReadsFirst && kFollows == CursorLoad::kSlot) load_cursor();
-    typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
-#pragma unroll
-    for (int r = 0; r < Rows::kRowsOfGroup; ++r) rows.load(r, raw[r]);
-    // Whether padding leaves behind the loads of parameters instead of in front. On an H200, 3 and 5 sequences of
-    // bfloat16, x too, take 4.97 and 7.47 us so, 5.21 and 7.74 otherwise, and 5.20 and 7.61 without rings; 2 and 3 of
-    // float32 take 5.82 and 8.54 us so, 5.66 and 8.32 otherwise, and 5.81 and 8.40 without rings.
-    constexpr bool kLeavesLate = sizeof(typename Rows::Input) == 2 || sizeof(typename Rows::State) == 2;
-    if (!kReadsFirst && kFollows == CursorLoad::kStates) load_cursor();
-    // Keeps the loads in front of all that follows.
-    sync_warp();
-    // The compiler keeps loads on their side of this branch.
-    if constexpr (!kLeavesLate) {
-        if (slot < 0) {
-            if (kReadsFirst) wait_for_preceding();
-            if (!p.keeps_padding) TokenCursor<Rows>(p, warp, warp.batch, 0).store(p, 0.0f);
-            return true;
-        }
-    }
-    const TokenCursor<Rows> at(p, warp, warp.batch, 0);
-    RowParameters<Rows> parameters;
-    parameters.load(p, warp);
-    if (slot < 0) {
-        if (kReadsFirst) wait_for_preceding();
-        if (!p.keeps_padding) at.store(p, 0.0f);
-        return true;
-    }
-    if (kReadsFirst) wait_for_preceding();
-    if (kReadsFirst || kFollows == CursorLoad::kParameters) {
-        if (!kReadsFirst) sync_warp();
-        load_cursor();
-    }
-    TokenInputs<Rows> inputs;
-    TokenMatrices<Rows> maps;
-    inputs.load(p, at);
-    maps.load(p, at);
-    if (!kReadsFirst && kFollows == CursorLoad::kInputs) {
-        sync_warp();
-        load_cursor();
-    }
-    const TokenStep<Rows> pace(p, parameters, inputs, 1.0f);
-    const float input = pace.step * inputs.x.to_float(0);
-    constexpr int kMost = kEarlyRows<typename Rows::Input>;
-    constexpr int kEarly = kMost < Rows::kRowsOfGroup ? kMost : Rows::kRowsOfGroup;
-    float state[Rows::kRowsOfGroup][Rows::kElements], sums[Rows::kRowsOfGroup];
-    const auto advance = [&](int r) {
-        to_floats<Rows>(raw[r], state[r]);
-        sums[r] = advance_row<Rows>(parameters, maps, pace, input, r, state[r]);
-    };
-#pragma unroll
-    for (int r = 0; r < kEarly; ++r) advance(r);
-    // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. As
-    // dt_softplus is 0 or 1, they make no difference.
-    const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & p.dt_softplus & 2;
     // Where an empty ring begins makes no difference.
-    if (lanes_where(lane_id() % 4 != 0 && (word | none) != 0) != 0) return false;
-#pragma unroll
-    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
-        if (r >= kEarly) advance(r);
-        rows.store(r, state[r]);
+    __device__ __forceinline__ static bool is_empty(int word) {
+        return lanes_where(lane_id() % 4 != 0 && word != 0) == 0;
     }
-    at.store(p, gather_result<Rows>(p, parameters, inputs, sums));
-    return true;
-}
+};
 
 // number: of the warp. With kRest nothing is waited for, and there are live tokens, or something to be committed.
 template <typename Rows, bool kToken, bool kRest = false, typename Operands>

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_fold_single_kernel(const SelectiveStateUpdateFoldSingleParams params) {
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
     using Rows = typename Traits::Rows;
-    if (!step_if_empty<Rows, typename Traits::Place>(params.operands, number)) {
+    if (!step_if_empty<Rows, typename Traits::Place, EmptyRing>(params.operands, number)) {
         // From the beginning once more: of nothing that this takes the step above is to have registers.
         fold_states<Rows, true, true>(FoldSingle{params.operands}, opaque(static_cast<int>(number)));
     }

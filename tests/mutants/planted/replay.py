@@ -37,6 +37,7 @@ _HEADER = "selective_state_update/replay.cuh"
 _TILES = "selective_state_update/replay_tiles.cuh"
 _FOLDS = "selective_state_update/replay_fold.cuh"
 _STATES = "selective_state_update/fold.cuh"
+_STEP = "selective_state_update/whole_step.cuh"
 _KERNEL = "selective_state_update/selective_state_update_replay.cu"
 _WALKED = "selective_state_update/quantised_heads.cuh"
 _BY_COLUMNS = "replay_by_columns-5-4-8-128-groups_2"
@@ -400,27 +401,27 @@ MUTANTS = (
     Mutant(
         "What an empty ring has left to be committed stays.",
         _STATES,
-        "lane_id() % 4 != 0 && (word | none) != 0",
-        "lane_id() % 4 == 1 && (word | none) != 0",
+        "lane_id() % 4 != 0 && word != 0",
+        "lane_id() % 4 == 1 && word != 0",
         (_FOLD_LEFT,),
     ),
     Mutant(
         "A step without anything left to be committed forgets the live tokens.",
         _STATES,
-        "lane_id() % 4 != 0 && (word | none) != 0",
-        "lane_id() % 4 > 1 && (word | none) != 0",
+        "lane_id() % 4 != 0 && word != 0",
+        "lane_id() % 4 > 1 && word != 0",
         (_FOLD_SOME,),
     ),
     Mutant(
         "Of an empty ring's rows only those are stored that come before the cursor.",
-        _STATES,
-        "        rows.store(r, state[r]);",
-        "        if (r < kEarly) rows.store(r, state[r]);",
+        _STEP,
+        "if (Ring::kIsThere || to >= 0) target",
+        "if (r < kEarly) target",
         (_FOLD_NONE,),
     ),
     Mutant(
         "The rows of a group follow each other where all rows exist.",
-        _STATES,
+        _STEP,
         "return first + (r * Rows::kGroups * kRow + i",
         "return first + (r * kRow + i",
         (_FOLD_NONE,),

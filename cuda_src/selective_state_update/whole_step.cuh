@@ -1,0 +1,175 @@
+// A step of one token in few instructions, for sequences that all go on and have one decay a head: what
+// selective_state_update_single.cu does for few sequences, and a step with rings that are empty.
+#pragma once
+
+#include "selective_state_update/steps.cuh"
+
+// The rows of a warp in a slot.
+template <typename Rows>
+struct SlotRows {
+    const typename Rows::Operands& p;
+    const WarpRows& warp;
+    StateRows<Rows> rows;
+
+    __device__ __forceinline__ SlotRows(const typename Rows::Operands& p, const WarpRows& warp, int slot)
+        : p(p),
+          warp(warp),
+          rows(StateRows<Rows>(p.state, p.state_stride + 1, warp) + slot * static_cast<index_t>(p.state_stride[0])) {}
+
+    __device__ __forceinline__ void load(int r, typename Rows::StateVec (&row)[Rows::kChunks]) const {
+        load_row<Rows>(p, warp, rows, r, row);
+    }
+    __device__ __forceinline__ void store(int r, const float (&state)[Rows::kElements]) const {
+        store_row<Rows>(p, warp, rows, r, 0, state);
+    }
+};
+
+// The same where all rows of a warp exist and those of a head are contiguous: fewer instructions in front of the loads,
+// and behind them.
+template <typename Rows>
+struct WholeRows {
+    static constexpr int kRow = Rows::kElements * Rows::kLanes;
+
+    typename Rows::State* first;
+
+    __device__ __forceinline__ WholeRows(const typename Rows::Operands& p, const WarpRows& warp, int slot)
+        : first(static_cast<typename Rows::State*>(p.state) + slot * static_cast<index_t>(p.state_stride[0]) +
+                warp.head * p.state_stride[1] + (Rows::row(warp, 0) * kRow + Rows::element(0))) {}
+
+    __device__ __forceinline__ void load(int r, typename Rows::StateVec (&row)[Rows::kChunks]) const {
+#pragma unroll
+        for (int i = 0; i < Rows::kChunks; ++i) row[i] = ::load<Rows::kVecs, Memory::kMutable>(at(r, i));
+    }
+    __device__ __forceinline__ void store(int r, const float (&state)[Rows::kElements]) const {
+#pragma unroll
+        for (int i = 0; i < Rows::kChunks; ++i) {
+            float values[Rows::kVecs];
+#pragma unroll
+            for (int j = 0; j < Rows::kVecs; ++j) values[j] = state[i * Rows::kVecs + j];
+            ::store<Rows::kKeep>(at(r, i), Rows::StateVec::from_floats(values));
+        }
+    }
+
+ private:
+    __device__ __forceinline__ typename Rows::State* at(int r, int i) const {
+        return first + (r * Rows::kGroups * kRow + i * Rows::kLanes * Rows::kVecs);
+    }
+};
+
+// Rows that are advanced before the others, while a ring's cursor is on its way. All blocks wait for the same cursors.
+template <typename Input>
+inline constexpr int kEarlyRows = kIsSame<Input, __half> ? 4 : 2;
+
+// What the load of a ring's cursor follows.
+enum class CursorLoad { kSlot, kStates, kParameters, kInputs };
+
+// The place in which a step takes the shortest time, by what its rows are. On an H200, 5 sequences of float16 with
+// inputs of bfloat16 take 7.26 us behind the parameters, 7.32 behind the states, and 7.52 without rings; 4 with inputs
+// of float32 6.66 us behind the slot, 6.74 behind the states, and 6.64 without rings.
+template <typename Rows>
+__device__ constexpr CursorLoad cursor_load() {
+    using Input = typename Rows::Input;
+    using State = typename Rows::State;
+    if (kIsSame<Input, __nv_bfloat16>) return CursorLoad::kParameters;
+    if (sizeof(Input) > 2 && kIsSame<State, __half>) return CursorLoad::kSlot;
+    if (sizeof(Input) > 2 && sizeof(State) > 2 && Rows::kRowsOfGroup < 4) return CursorLoad::kInputs;
+    return CursorLoad::kStates;
+}
+
+// The step of a sequence that has no ring.
+struct NoRing {
+    static constexpr bool kIsThere = false;
+
+    template <typename Operands>
+    __device__ __forceinline__ static int load(const Operands&, int) {
+        return 0;
+    }
+    __device__ __forceinline__ static bool is_empty(int word) { return lanes_where(word != 0) == 0; }
+};
+
+// The step of a sequence whose Ring is empty, with nothing left to be committed; false otherwise, and nothing has been
+// written. number: of the warp.
+template <typename Rows, typename Place, typename Ring>
+__device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, unsigned number) {
+    if (!kReadsFirst) wait_for_preceding();
+    const WarpRows warp(p, uniform(number), Rows::kTile);
+    // Whole warps leave: the shuffles stay complete.
+    if (warp.batch >= p.batch) {
+        if (kReadsFirst) wait_for_preceding();
+        return true;
+    }
+    const int slot = uniform(load_slot<Rows>(p, warp.batch));
+    const Place rows(p, warp, max(slot, 0));
+    // The lanes have different words of the cursor: one that is the same in all the compiler would wait for at once.
+    int word = 0;
+    const auto load_cursor = [&] { word = Ring::load(p, max(slot, 0)); };
+    constexpr CursorLoad kFollows = cursor_load<Rows>();
+    if (!kReadsFirst && kFollows == CursorLoad::kSlot) load_cursor();
+    typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
+#pragma unroll
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) rows.load(r, raw[r]);
+    // Whether padding leaves behind the loads of parameters instead of in front. On an H200, 3 and 5 sequences of
+    // bfloat16, x too, take 4.97 and 7.47 us so, 5.21 and 7.74 otherwise, and 5.20 and 7.61 without rings; 2 and 3 of
+    // float32 take 5.82 and 8.54 us so, 5.66 and 8.32 otherwise, and 5.81 and 8.40 without rings.
+    constexpr bool kLeavesLate = sizeof(typename Rows::Input) == 2 || sizeof(typename Rows::State) == 2;
+    if (!kReadsFirst && kFollows == CursorLoad::kStates) load_cursor();
+    // Keeps the loads in front of all that follows.
+    sync_warp();
+    // The compiler keeps loads on their side of this branch.
+    if constexpr (!kLeavesLate) {
+        if (slot < 0) {
+            if (kReadsFirst) wait_for_preceding();
+            if (!p.keeps_padding) TokenCursor<Rows>(p, warp, warp.batch, 0).store(p, 0.0f);
+            return true;
+        }
+    }
+    const TokenCursor<Rows> at(p, warp, warp.batch, 0);
+    RowParameters<Rows> parameters;
+    parameters.load(p, warp);
+    if (slot < 0) {
+        if (kReadsFirst) wait_for_preceding();
+        if (!p.keeps_padding) at.store(p, 0.0f);
+        return true;
+    }
+    if (kReadsFirst) wait_for_preceding();
+    if (kReadsFirst || kFollows == CursorLoad::kParameters) {
+        if (!kReadsFirst) sync_warp();
+        load_cursor();
+    }
+    TokenInputs<Rows> inputs;
+    TokenMatrices<Rows> maps;
+    inputs.load(p, at);
+    maps.load(p, at);
+    if (!kReadsFirst && kFollows == CursorLoad::kInputs) {
+        sync_warp();
+        load_cursor();
+    }
+    int to = slot;
+    if constexpr (!Ring::kIsThere) {
+        to = uniform(p.is_read_only ? -1 : load_destination<Rows>(p, warp.batch, 0, slot));
+    }
+    const Place target(p, warp, max(to, 0));
+    const TokenStep<Rows> pace(p, parameters, inputs, 1.0f);
+    const float input = pace.step * inputs.x.to_float(0);
+    constexpr int kMost = kEarlyRows<typename Rows::Input>;
+    constexpr int kEarly = kMost < Rows::kRowsOfGroup ? kMost : Rows::kRowsOfGroup;
+    float state[Rows::kRowsOfGroup][Rows::kElements], sums[Rows::kRowsOfGroup];
+    const auto advance = [&](int r) {
+        to_floats<Rows>(raw[r], state[r]);
+        sums[r] = advance_row<Rows>(parameters, maps, pace, input, r, state[r]);
+    };
+#pragma unroll
+    for (int r = 0; r < kEarly; ++r) advance(r);
+    // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. As
+    // dt_softplus is 0 or 1, they make no difference. Without a ring, too, the first rows come first so: 1, 4 and 7
+    // sequences of bfloat16 take 2.93, 5.72 and 9.22 us on an H200, and 3.05, 6.23 and 9.58 if nothing is asked.
+    const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & p.dt_softplus & 2;
+    if (!Ring::is_empty(word | none)) return false;
+#pragma unroll
+    for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
+        if (r >= kEarly) advance(r);
+        if (Ring::kIsThere || to >= 0) target.store(r, state[r]);
+    }
+    at.store(p, gather_result<Rows>(p, parameters, inputs, sums));
+    return true;
+}
