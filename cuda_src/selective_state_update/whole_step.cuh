@@ -148,7 +148,7 @@ __device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, 
     if constexpr (!Ring::kIsThere) {
         to = uniform(p.is_read_only ? -1 : load_destination<Rows>(p, warp.batch, 0, slot));
     }
-    const Place target(p, warp, max(to, 0));
+    const Place target = Ring::kIsThere ? rows : Place(p, warp, max(to, 0));
     const TokenStep<Rows> pace(p, parameters, inputs, 1.0f);
     const float input = pace.step * inputs.x.to_float(0);
     constexpr int kMost = kEarlyRows<typename Rows::Input>;

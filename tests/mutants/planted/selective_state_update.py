@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         "A step of whole rows leaves the state where it comes from.",
         _WHOLE,
-        "const Place target(p, warp, max(to, 0));",
-        "const Place target(p, warp, slot);",
+        "Ring::kIsThere ? rows : Place(p, warp, max(to, 0))",
+        "rows",
         (_WHOLE_MOVED,),
     ),
     Mutant(
