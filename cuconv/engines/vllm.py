@@ -179,8 +179,11 @@ def selective_state_update(
     """
     if out is None:
         conventions.refuse("out", None, "an array of the shape of x, for the result")
-    if num_accepted_tokens is None and getattr(dst_state_batch_indices, "ndim", None) == 2:
-        dst_state_batch_indices = dst_state_batch_indices.select(1, 0)
+    if num_accepted_tokens is None:
+        if dst_state_batch_indices is state_batch_indices:
+            dst_state_batch_indices = None
+        elif getattr(dst_state_batch_indices, "ndim", None) == 2:
+            dst_state_batch_indices = dst_state_batch_indices.select(1, 0)
     try:
         state_update.selective_state_update(
             state,

@@ -152,7 +152,7 @@ class SelectiveStateUpdateSingle(_Rows):
 
     stream: bool
     whole: bool
-    """Whether all rows of a warp exist, and those of a head are contiguous."""
+    """Whether all rows of a warp exist, those of a head are contiguous, and states go to the slot they come from."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateSingle]:

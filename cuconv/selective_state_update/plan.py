@@ -196,7 +196,9 @@ def choose(
     if is_single:
         single = SelectiveStateUpdateSingle(**division, stream=stream, whole=False)
         is_small = stream and _state_bytes(o) < WHOLE
-        return replace(single, whole=is_small and single.may_be_whole(division) and _has_whole_rows(o, single.tile))
+        is_in_place = o.dst_state_batch_indices is None and not o.disable_state_update
+        is_whole = single.may_be_whole(division) and _has_whole_rows(o, single.tile)
+        return replace(single, whole=is_small and is_in_place and is_whole)
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
         **division,

@@ -146,6 +146,10 @@ def selective_state_update(
     # Calls of functions are left out where arguments are as usual: this is on the path of every call.
     if rand_seed is not None:
         seed, rand_seed = codes.seed_of(rand_seed)
+    targets = dst_state_batch_indices
+    if targets is not None and targets is state_batch_indices and getattr(targets, "ndim", 0) == 1:
+        # Engines without a prefix cache give one array for both. In place is what small steps are fastest at.
+        dst_state_batch_indices = None
     given = (
         state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices, intermediate_states_buffer,
         intermediate_state_indices, num_accepted_tokens, cu_seqlens, state_column, has_initial_state, parents,

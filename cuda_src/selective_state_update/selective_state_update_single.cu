@@ -9,7 +9,7 @@
 // kSharedDecay  A, dt and dt_bias are the same for all rows and elements of a head, and so is the decay
 // kMasked       d_state is less than kDState
 // kStream       states are not to stay in the L2 cache
-// kWhole        all rows of a warp exist, and those of a head are contiguous
+// kWhole        all rows of a warp exist, those of a head are contiguous, and states go to the slot that they come from
 #include "selective_state_update/whole_step.cuh"
 
 struct SelectiveStateUpdateSingleParams {

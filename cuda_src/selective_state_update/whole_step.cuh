@@ -1,5 +1,6 @@
-// A step of one token in few instructions, for sequences that all go on and have one decay a head: what
-// selective_state_update_single.cu does for few sequences, and a step with rings that are empty.
+// A step of one token in few instructions, for sequences that all go on from the slot which their state goes to, and
+// have one decay a head: what selective_state_update_single.cu does for few sequences, and a step with rings that are
+// empty.
 #pragma once
 
 #include "selective_state_update/steps.cuh"
@@ -144,11 +145,6 @@ __device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, 
         sync_warp();
         load_cursor();
     }
-    int to = slot;
-    if constexpr (!Ring::kIsThere) {
-        to = uniform(p.is_read_only ? -1 : load_destination<Rows>(p, warp.batch, 0, slot));
-    }
-    const Place target = Ring::kIsThere ? rows : Place(p, warp, max(to, 0));
     const TokenStep<Rows> pace(p, parameters, inputs, 1.0f);
     const float input = pace.step * inputs.x.to_float(0);
     constexpr int kMost = kEarlyRows<typename Rows::Input>;
@@ -168,7 +164,7 @@ __device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, 
 #pragma unroll
     for (int r = 0; r < Rows::kRowsOfGroup; ++r) {
         if (r >= kEarly) advance(r);
-        if (Ring::kIsThere || to >= 0) target.store(r, state[r]);
+        rows.store(r, state[r]);
     }
     at.store(p, gather_result<Rows>(p, parameters, inputs, sums));
     return true;

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cuconv
+from cuconv.selective_state_update import update
 from tests.families.test_sequences import EACH_CALLER, Caller
 from tests.selective_state_update.cases import BY_TOKENS, Case
 from tests.support.compare import assert_same_bits
@@ -130,6 +131,29 @@ def test_a_step_goes_from_block_to_block_of_a_table(call: Caller) -> None:
     np.testing.assert_allclose(out[:, 0], [3.0, 3.5, 0.0], rtol=1e-6)
     state[[1, 4], 0, 0] = 3.0, 3.5
     np.testing.assert_allclose(arguments["state"], state, rtol=1e-6)
+
+
+@EACH_CALLER
+def test_one_array_for_starts_and_targets_is_a_step_in_place(call: Caller) -> None:
+    rows = np.array([2, -1, 0], np.int32)
+    results = []
+    for targets in (rows, rows.copy()):
+        arguments = step(3, 4)
+        slots = {"state_batch_indices": rows, "dst_state_batch_indices": targets}
+        results.append((call(cuconv.selective_state_update, {**arguments, **slots}), arguments["state"]))
+    for got, wanted in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_allclose(results[0][1][:, 0, 0], [1.5, 2.0, 2.5, 4.0], rtol=1e-6)
+
+
+def test_one_array_for_starts_and_targets_has_the_kernel_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(update, "_update", lambda given, *_: (taken.append(given), given))
+    rows, table = np.arange(3), np.arange(6).reshape(3, 2)
+    arguments = step(3, 6)
+    for targets in (rows, table):
+        cuconv.selective_state_update(**arguments, state_batch_indices=targets, dst_state_batch_indices=targets)
+    assert taken[0][10] is None and taken[1][10] is table
 
 
 @EACH_CALLER

@@ -415,8 +415,8 @@ MUTANTS = (
     Mutant(
         "Of an empty ring's rows only those are stored that come before the cursor.",
         _STEP,
-        "if (Ring::kIsThere || to >= 0) target",
-        "if (r < kEarly) target",
+        "        rows.store(r, state[r]);",
+        "        if (r < kEarly) rows.store(r, state[r]);",
         (_FOLD_NONE,),
     ),
     Mutant(

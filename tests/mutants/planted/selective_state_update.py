@@ -33,14 +33,7 @@ _UNITS_INT8 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int8]"
 _UNITS_FAR = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-100-int8]"
 _UNITS_INT16 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int16]"
 _BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
-_WHOLE = "selective_state_update/whole_step.cuh"
-_WHOLE_MOVED = (
-    "selective_state_update-3-2-32-128-groups_2-dtype_float32-per_head_all-without_z-targets_one-odd-index_int64"
-    "-force_rows=4"
-)
-_WHOLE_FROZEN = (
-    "selective_state_update-3-2-16-64-dtype_float16-state_dtype_float32-per_head_all-keep-frozen-force_rows=4"
-)
+_WHOLE_PADDED = "selective_state_update-5-2-64-128-per_head_all-lies_fused-odd-index_int64-force_rows=4"
 
 MUTANTS = (
     Mutant(
@@ -58,18 +51,11 @@ MUTANTS = (
         (STATE,),
     ),
     Mutant(
-        "A step of whole rows leaves the state where it comes from.",
-        _WHOLE,
-        "Ring::kIsThere ? rows : Place(p, warp, max(to, 0))",
-        "rows",
-        (_WHOLE_MOVED,),
-    ),
-    Mutant(
-        "A step of whole rows writes states that are only to be read.",
-        _WHOLE,
-        "uniform(p.is_read_only ? -1 : load_destination",
-        "uniform(load_destination",
-        (_WHOLE_FROZEN,),
+        "A step of whole rows without a slot leaves results as they are.",
+        "selective_state_update/whole_step.cuh",
+        "if (!p.keeps_padding) at.store(p, 0.0f);",
+        "",
+        (_WHOLE_PADDED,),
     ),
     Mutant(
         "Threads beyond the last row with decays of its own load what is behind it.",
