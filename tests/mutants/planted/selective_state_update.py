@@ -33,7 +33,7 @@ _UNITS_INT8 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int8]"
 _UNITS_FAR = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-100-int8]"
 _UNITS_INT16 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int16]"
 _BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
-_WHOLE_PADDED = "selective_state_update-5-2-64-128-per_head_all-lies_fused-odd-index_int64-force_rows=4"
+_WHOLE_PADDED = "selective_state_update-5-2-64-128-per_head_all-lies_fused-odd-index_int64-force_rows=4_whole=1"
 
 MUTANTS = (
     Mutant(
