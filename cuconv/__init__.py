@@ -18,9 +18,7 @@ try:
     from cuconv.selective_scan.varlen import selective_scan_varlen_fn
     from cuconv.selective_state_update.replay import selective_state_update_replay
     from cuconv.selective_state_update.rings import (
-        ReplayRings as ReplayRings,
-    )
-    from cuconv.selective_state_update.rings import (
+        ReplayRings,
         selective_state_update_commit,
         selective_state_update_materialise,
     )
@@ -70,4 +68,4 @@ __all__ = [
 OPERATORS = tuple(__all__)
 """The functions that compute."""
 
-__all__ += ["bind", "dependent_launch"]
+__all__ += ["ReplayRings", "bind", "dependent_launch"]

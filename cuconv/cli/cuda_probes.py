@@ -181,7 +181,8 @@ def compiled_for(number: int, capability: int) -> Iterator[Finding]:
     try:
         target = nvrtc.target(capability)
     except RuntimeError as error:
-        fix = _replaced(installed_cupys(), DEFAULT_MAJOR) if major > DEFAULT_MAJOR else ""
+        is_dropped = capability >= nvrtc.LEAST_ARCH and major > DEFAULT_MAJOR
+        fix = _replaced(installed_cupys(), DEFAULT_MAJOR) if is_dropped else ""
         yield Finding(subject, "wrong", str(error), fix)
         return
     facts = {"number": number, "arch": target.arch}

@@ -73,13 +73,19 @@ def requirement(part: str, major: int) -> str:
     return f"nvidia-cuda-{part}-cu{major}" if major < 13 else f"nvidia-cuda-{part}=={major}.*"
 
 
+LEAST_ARCH = 75
+"""The least compute capability that kernels are written for, 7.5."""
+
+
 def supported_archs() -> tuple[int, ...]:
-    """All compute capabilities that this NVRTC compiles for, ascending; 90 is 9.0."""
-    return tuple(sorted(_binding().getSupportedArchs()))
+    """All compute capabilities that this NVRTC compiles kernels for, ascending; 90 is 9.0."""
+    return tuple(sorted(arch for arch in _binding().getSupportedArchs() if arch >= LEAST_ARCH))
 
 
 def target(compute_capability: int) -> Target:
     """The best architecture that this NVRTC can compile for a device: PTX for one that is newer than NVRTC."""
+    if compute_capability < LEAST_ARCH:
+        raise RuntimeError(f"compute_capability is {compute_capability}, but kernels need {LEAST_ARCH} or more")
     supported = supported_archs()
     if compute_capability in supported:
         return Target(f"sm_{compute_capability}")

@@ -48,7 +48,7 @@ def selective_scan_fn(
     C[n] are those of the token and of the channel's group: channel d is of group d // (dim / ngroups). A sequence in
     chunks, each beginning with the last state of the one before, gives the result of the whole within rounding errors.
 
-    Arrays are NumPy, CuPy, torch CUDA or DLPack ones, all of one kind and on one device, of any strides. Contiguous
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous
     tokens have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state
     are multiples of 16 bytes. Kernels run on the caller's current stream. Where there are few channels, long
     sequences are cut into segments that are scanned at the same time, with memory for one state per segment from the

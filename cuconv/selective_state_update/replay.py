@@ -237,9 +237,11 @@ def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: i
     return Rings(x_ring, B_ring, dt_ring, cursors, window, live)
 
 
-def by_row(layout: Layout | None, shape: tuple[int, ...]) -> Layout | None:
-    """The layout of an array of this shape, where the array may lack the last axes: along them it has strides of 0."""
-    if layout is None or len(layout.shape) >= len(shape):
+def by_row(layout: Layout | None, shape: tuple[int, ...], least: int = 1) -> Layout | None:
+    """The layout of an array of this shape, which may lack all but the first `least` axes: along them it has strides of
+    0. That of an array with fewer is returned as it is.
+    """
+    if layout is None or not least <= len(layout.shape) < len(shape):
         return layout
     missing = shape[len(layout.shape) :]
     return layout._replace(shape=(*layout.shape, *missing), strides=(*layout.strides, *[0] * len(missing)))
@@ -273,8 +275,9 @@ def _check(
         raise ValueError(message("state", f"shape {state.shape}", "4 axes (slots, nheads, headdim, d_state)"))
     if state is not None and given["x"] is not None:
         rows = state.shape[1:3]
-        shapes = {"A": state.shape[1:], "dt": given["x"].shape, "D": rows, "dt_bias": rows}
+        shapes = {"A": state.shape[1:], "D": rows, "dt_bias": rows}
         known |= {name: by_row(given[name], shape) for name, shape in shapes.items()}
+        known["dt"] = by_row(given["dt"], given["x"].shape, len(given["x"].shape) - 1)
     checked = update._check(known, dt_softplus, False, pad_slot_id, has_seed, philox_rounds, keeps_padding)
     step = checked.operands
     _, nheads, headdim, d_state = step.state.shape

@@ -137,18 +137,21 @@ def test_a_driver_that_does_not_start_is_broken(
         (90, "ok", "machine code for it, sm_90"),
         (88, "ok", "machine code for it, sm_86"),
         (140, "note", "newer than NVRTC 13.0, so the driver compiles compute_121"),
-        (70, "wrong", "compiles for 75 and above"),
+        (75, "wrong", "compiles for 80 and above"),
+        (70, "wrong", "kernels need 75 or more"),
     ],
 )
 def test_what_is_compiled_for_a_gpu(capability: int, status: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "supported_archs", lambda: (75, 80, 86, 87, 90, 120, 121))
+    monkeypatch.setattr(nvrtc, "supported_archs", lambda: (80, 86, 87, 90, 120, 121))
     monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
     (finding,) = probe(cuda_probes.compiled_for(0, capability))
     assert finding["status"] == status and text in finding["text"]
     fixes = {"ok": "", "note": "pip install --upgrade 'nvidia-cuda-nvrtc==13.*'"}
     assert finding["fix"] == fixes.get(status, finding["fix"])
-    if status == "wrong":
+    if capability == 75:
         assert finding["fix"].endswith("&& pip install cupy-cuda12x nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12")
+    if capability == 70:
+        assert not finding["fix"]
 
 
 def test_a_missing_nvrtc_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,9 +209,15 @@ def test_a_device_gets_the_best_target(
 
 
 def test_a_device_below_everything_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "supported_archs", lambda: CUDA_13_0)
-    monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
-    with pytest.raises(RuntimeError, match=r"compute_capability is 70, but NVRTC 13\.0 compiles for 75 and above"):
+    monkeypatch.setattr(nvrtc, "supported_archs", lambda: (80, 86, 90))
+    monkeypatch.setattr(nvrtc, "version", lambda: (14, 0))
+    with pytest.raises(RuntimeError, match=r"compute_capability is 75, but NVRTC 14\.0 compiles for 80 and above"):
+        nvrtc.target(75)
+
+
+def test_a_device_below_what_kernels_need_is_refused() -> None:
+    assert nvrtc.supported_archs()[0] >= nvrtc.LEAST_ARCH
+    with pytest.raises(RuntimeError, match="compute_capability is 70, but kernels need 75 or more"):
         nvrtc.target(70)
 
 

@@ -126,6 +126,9 @@ OF_STEPS: dict[str, Row] = {
         f"dt: got strides ({TOKENS * HEADS * DIM}, {HEADS * DIM}, {DIM}, 1) for shape "
         f"{(BATCH, TOKENS, HEADS, DIM)}; wanted {PER_HEAD}",
     ),
+    "dt-by-token": bad.shape("dt", (BATCH, TOKENS), f"{(BATCH, TOKENS, HEADS, DIM)} (the shape of x)"),
+    "dt_bias-of-one": bad.shape("dt_bias", (), f"{(HEADS, DIM)} (nheads, headdim of state)"),
+    "A-of-one": bad.shape("A", (), f"{(HEADS, DIM, N)} (nheads, headdim, d_state of state)"),
     "dt_bias-by-row": (
         lambda xp, a: {"dt_bias": xp.ones((HEADS, DIM), np.float32)}, ValueError,
         f"dt_bias: got strides ({DIM}, 1) for shape {(HEADS, DIM)}; wanted {PER_HEAD}",

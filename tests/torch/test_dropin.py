@@ -216,4 +216,6 @@ def test_exec_runs_a_program(tmp_path: Path) -> None:
     assert run("-m", "program", "fail").returncode == 7
     missing = run("nothing.py")
     assert missing.returncode != 0 and "nothing.py" in missing.stderr
+    absent = run("-m", "nothing.there")
+    assert absent.returncode == missing.returncode and absent.stderr == "cuconv: there is no module nothing.there\n"
     assert run().returncode == 2
