@@ -69,11 +69,12 @@ def test_other_commands_name_them_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_function_says_which_package_it_needs(tmp_path: Path) -> None:
-    lines = ("import cuconv", "try: cuconv.nothing", "except AttributeError: print('no such name')")
+    lines = ("import cuconv", "try: cuconv.nothing", "except AttributeError: print('no such name')",
+             "try: cuconv.ReplayRings", "except ModuleNotFoundError: print('nor that')")  # fmt: skip
     program = "\n".join([*lines, "cuconv.causal_conv1d_fn"])
     env = environment(PYTHONPATH=os.pathsep.join([without(tmp_path, "ml_dtypes"), *sys.path]))
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stdout == "no such name\n"
+    assert done.returncode == 1 and done.stdout == "no such name\nnor that\n"
     assert done.stderr.splitlines()[-1].endswith("causal_conv1d_fn needs ml_dtypes: run pip install ml_dtypes")
 
 
