@@ -79,8 +79,6 @@ __device__ constexpr CursorLoad cursor_load() {
 
 // The step of a sequence that has no ring.
 struct NoRing {
-    static constexpr bool kIsThere = false;
-
     template <typename Operands>
     __device__ __forceinline__ static int load(const Operands&, int) {
         return 0;
