@@ -20,7 +20,7 @@ from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
 OVER_BYTES = 16
-"""Bytes of x per lane and token of a tile that is brought to shared memory before results go over it."""
+"""Bytes of x per lane and token that come to shared memory before results go over them."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class CausalConv1dVarlenOverStart(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenOvershortFwd(PoolKernel):
-    """Results over x, contiguous channels: a block brings a tile of tokens, and the states of the sequences that begin
-    in it, to shared memory before it stores, and hands over what another block reads.
+    """Results over x, contiguous channels, short sequences: a block walks those that begin in its tokens, from their
+    states on, and hands over what another block reads.
     """
 
     EARLY = (

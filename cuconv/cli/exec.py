@@ -31,24 +31,20 @@ def own_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words), []
 
 
-def _is_there(module: str) -> bool:
-    package = module.rpartition(".")[0]
-    return (not package or _is_there(package)) and importlib.util.find_spec(module) is not None
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run the program; its exit code."""
     if (options.module is None) == (options.program is None):
         raise ValueError("program: got none; wanted a file, or -m and a module")
     if options.program is not None and not Path(options.program).is_file():
         raise CannotRun(f"{options.program} is not a file")
-    if options.module is not None:
-        sys.path.insert(0, "")
-        if not _is_there(options.module):
-            raise CannotRun(f"there is no module {options.module}")
     from cuconv.torch import install
 
     install(replace=options.replace)
+    if options.module is not None:
+        sys.path.insert(0, "")
+        package = options.module.partition(".")[0]
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
+            raise CannotRun(f"there is no module {package}")
     sys.argv = [options.module or options.program, *options.words]
     try:
         if options.module is not None:

@@ -217,5 +217,5 @@ def test_exec_runs_a_program(tmp_path: Path) -> None:
     missing = run("nothing.py")
     assert missing.returncode != 0 and "nothing.py" in missing.stderr
     absent = run("-m", "nothing.there")
-    assert absent.returncode == missing.returncode and absent.stderr == "cuconv: there is no module nothing.there\n"
+    assert absent.returncode == missing.returncode and absent.stderr == "cuconv: there is no module nothing\n"
     assert run().returncode == 2
