@@ -137,7 +137,8 @@ def _check_payload(given: Layouts, split: Split) -> None:
     assert x is not None
     dim, total = x.shape
     (heads_q, head_q), *_ = split.heads(dim)
-    heads = there[0].shape[-1]
+    checks.rank(PAYLOAD[1], there[0].shape, "total of x, heads")
+    heads = there[0].shape[1]
     for name, gate in zip(PAYLOAD[1:], there, strict=True):
         checks.dtype(name, gate.dtype, (x.dtype,))
         checks.shape(name, gate.shape, (total, heads), "total of x, heads")

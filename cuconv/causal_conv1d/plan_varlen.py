@@ -155,8 +155,8 @@ class Operands(NamedTuple):
 
     @property
     def snapshot_rows(self) -> int:
-        """Rows of snapshots at most."""
-        return 0 if self.snapshots is None else self.snapshots.shape[0]
+        """Rows of snapshots at most; without sequences there are none."""
+        return 0 if self.snapshots is None or not self.sequences else self.snapshots.shape[0]
 
     @property
     def sequences(self) -> int:

@@ -106,9 +106,10 @@ def causal_conv1d_update(
 ) -> Any:
     """vLLM 0.33.0's `causal_conv1d_update` by `cuconv.causal_conv1d_update`.
 
-    x is (batch, dim), (batch, dim, seqlen) or, with query_start_loc, (tokens, dim). pad_slot_id, of versions before
-    0.33, takes the place of null_block_id. With initial_state_idx and block_idx_last_scheduled_token, of those
-    versions, too, each sequence starts from the one and leaves its state in the other column of conv_state_indices.
+    x is (batch, dim), (batch, dim, seqlen) or, with query_start_loc, (tokens, dim). There are as many sequences as
+    conv_state_indices has rows; query_start_loc may be longer. pad_slot_id, of versions before 0.33, takes the place of
+    null_block_id. With initial_state_idx and block_idx_last_scheduled_token, of those versions, too, each sequence
+    starts from the one and leaves its state in the other column of conv_state_indices.
 
     Returns:
         out, or without it x, overwritten; a new array where x has another dtype than conv_state.
@@ -118,6 +119,10 @@ def causal_conv1d_update(
     if out is None and x.dtype == conv_state.dtype:
         out = x
     silu, null_slot = conventions.silu(activation), null_block_id if pad_slot_id is None else pad_slot_id
+    if query_start_loc is not None and conv_state_indices is not None:
+        # The slots say how many sequences there are: starts are padded to the batch of a graph.
+        starts = conv_state_indices.shape[0] + 1
+        query_start_loc = query_start_loc if query_start_loc.shape[0] <= starts else query_start_loc[:starts]
     most = None if query_start_loc is None or max_query_len == -1 else max_query_len
     pad_output = "zero" if out is None else "keep"
     try:

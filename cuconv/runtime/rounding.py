@@ -91,7 +91,8 @@ def codes_of(values: Array, factors: Array, dtype: np.dtype[Any], random: Array 
         if random is None:
             whole = np.rint(values.astype(np.float64) * factors.astype(np.float64)[..., None])
         else:
-            whole = np.floor(scaled.astype(np.float64) + random * 2.0**-16)
+            # The bits are drawn for the nearest multiple of 2**-16.
+            whole = np.floor((np.rint(scaled.astype(np.float64) * 65536) + random) / 65536)
         return np.nan_to_num(whole).astype(dtype)
 
 

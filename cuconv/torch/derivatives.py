@@ -312,8 +312,10 @@ def _packed(
     if operation.name == "causal_conv1d_varlen_with_extras" and True in options[5:7]:
         return _packed_by_token(operation, given, options, outputs, traced)
     named = dict(zip(operation.inputs, given[: len(operation.inputs)], strict=True))
-    for argument in ("conv_states", "initial_states"):
-        _refuse_states(argument, named[argument], "cuconv.torch.causal_conv1d_packed")
+    _refuse_states("conv_states", named["conv_states"], "cuconv.torch.causal_conv1d_packed")
+    if named["initial_states"] is not None:
+        wanted = "None: states in a pool have no gradient; cuconv.torch.causal_conv1d_packed takes one a sequence"
+        raise ValueError(message("initial_states", "a tensor while another argument requires grad", wanted))
     for argument in ("snapshot_out", "payload"):
         if named.get(argument) is not None:
             wanted = "None: autograd follows only what a call returns"

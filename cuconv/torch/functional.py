@@ -43,7 +43,10 @@ def causal_conv1d_packed(
     """
     if not (traced := torch.compiler.is_compiling()):
         refuse_transforms("causal_conv1d_packed")
+    tensors(x=x, weight=weight)
+    tensors(may_lack=True, bias=bias, query_start_loc=query_start_loc, initial_states=initial_states)
     checks.activation(activation)
+    return_final_states = checks.flag("return_final_states", return_final_states)
     # The operation checks shapes, too, but the one of states is made out of these before.
     checks.rank("x", x.shape, "dim, total")
     checks.rank("weight", weight.shape, "dim, width")
@@ -92,6 +95,9 @@ def selective_scan_packed(
     """
     if not (traced := torch.compiler.is_compiling()):
         refuse_transforms("selective_scan_packed")
+    tensors(u=u, A=A)
+    tensors(may_lack=True, query_start_loc=query_start_loc, initial_state=initial_state)
+    return_last_state = checks.flag("return_last_state", return_last_state)
     if initial_state is not None:
         shape = (sequences(query_start_loc), *A.shape)
         _check_states("initial_state", initial_state, shape, "sequences, dim of u, d_state of A", "A", A.dtype)
@@ -99,6 +105,14 @@ def selective_scan_packed(
     apply = PackedScan.apply if traced else PackedScan.eager
     out, last_state = apply(*inputs, checks.flag("delta_softplus", delta_softplus), return_last_state)
     return (out, last_state) if return_last_state else out
+
+
+def tensors(may_lack: bool = False, **given: Any) -> None:
+    """These arguments are tensors, or None where they may lack."""
+    for name, each in given.items():
+        if not (isinstance(each, Tensor) or (may_lack and each is None)):
+            got = "None" if each is None else f"a {type(each).__name__}"
+            raise TypeError(message(name, got, "a tensor or None" if may_lack else "a tensor"))
 
 
 def _check_states(

@@ -14,7 +14,7 @@ from cuconv.causal_conv1d.update import causal_conv1d_update
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.dense import selective_scan_fn
-from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn
+from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn, tensors
 from cuconv.torch.inner import as_rows, as_tokens, halves
 from cuconv.torch.mamba_ssm import selective_state_update
 
@@ -94,7 +94,7 @@ class ShortConvolution(nn.Conv1d):
         Raises:
             TypeError, ValueError: arguments that do not fit.
         """
-        self._check(x, cache, cu_seqlens)
+        sequences = self._check(x, residual, cache, cu_seqlens)
         batch, tokens, _ = x.shape
         if cp_context is not None:
             got = f"a {type(cp_context).__name__}"
@@ -104,7 +104,6 @@ class ShortConvolution(nn.Conv1d):
                 raise ValueError(message("batch of x", batch, "1 beside cu_seqlens"))
             if mask is not None:
                 raise ValueError(message("mask", "a tensor", "None beside cu_seqlens"))
-        sequences = batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
         if mask is not None:
             x = x * mask.unsqueeze(-1).to(x.dtype)
         is_followed = torch.is_grad_enabled() and any(
@@ -131,9 +130,7 @@ class ShortConvolution(nn.Conv1d):
             result = causal_conv1d_packed(*inner, output_final_state, self.activation)
             out, states = result if output_final_state else (result, None)
             out = out.t()[None]
-        if residual is not None:
-            out = out + residual
-        return out, None if states is None else F.pad(states, (1, 0))
+        return _with(residual, out), None if states is None else F.pad(states, (1, 0))
 
     def step(
         self,
@@ -144,10 +141,9 @@ class ShortConvolution(nn.Conv1d):
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The next tokens of sequences, one of each without cu_seqlens: the result and the states, updated in place."""
-        self._check(x, cache, cu_seqlens)
-        shape, tokens = x.shape, x.shape[0] * x.shape[1]
         # How many tokens each of packed sequences has only the device knows: one has none where another has two.
-        sequences = tokens if cu_seqlens is None else cu_seqlens.shape[0] - 1
+        shape, tokens = x.shape, x.shape[0] * x.shape[1] if len(x.shape) == 3 else 0
+        sequences = self._check(x, residual, cache, cu_seqlens, tokens)
         if cache is None:
             states = x.new_zeros(sequences, self.hidden_size, self.kernel_size[0])
             cache = states if output_final_state else None
@@ -155,17 +151,34 @@ class ShortConvolution(nn.Conv1d):
             states = cache
         inner = (x.reshape(tokens, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
         out: Tensor = causal_conv1d_update(*inner, query_start_loc=cu_seqlens).view(shape)
-        return out if residual is None else out + residual, cache
+        return _with(residual, out), cache
 
-    def _check(self, x: Tensor, cache: Tensor | None, cu_seqlens: Tensor | None) -> None:
-        """Checks what is looked at before the functions below check it."""
+    def _check(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        cache: Tensor | None,
+        cu_seqlens: Tensor | None,
+        entries: int | None = None,
+    ) -> int:
+        """Checks what is looked at before the functions below check it; the number of sequences, without cu_seqlens as
+        many as entries or the batch has.
+        """
+        tensors(x=x)
+        tensors(may_lack=True, residual=residual, cache=cache, cu_seqlens=cu_seqlens)
         checks.rank("x", x.shape, "batch, tokens, hidden_size")
         if x.shape[2] != self.hidden_size:
             raise ValueError(message("hidden_size of x", x.shape[2], f"{self.hidden_size}, the layer's"))
-        if cache is not None:
-            checks.rank("cache", cache.shape, "sequences, hidden_size, kernel_size")
+        if residual is not None:
+            checks.shape("residual", tuple(residual.shape), tuple(x.shape), "the shape of x")
+        sequences = x.shape[0] if entries is None else entries
         if cu_seqlens is not None:
             checks.rank("cu_seqlens", cu_seqlens.shape, "sequences + 1")
+            sequences = cu_seqlens.shape[0] - 1
+        if cache is not None:
+            wanted = sequences, self.hidden_size, self.kernel_size[0]
+            checks.shape("cache", tuple(cache.shape), wanted, "sequences, hidden_size, kernel_size")
+        return sequences
 
     @property
     def state_size(self) -> int:
@@ -177,6 +190,11 @@ class ShortConvolution(nn.Conv1d):
         return f"{self.hidden_size}, kernel_size={self.kernel_size[0]}, bias={self.bias is not None}, " + (
             f"activation={self.activation}"
         )
+
+
+def _with(residual: Tensor | None, out: Tensor) -> Tensor:
+    """out with the residual added to it, of out's dtype."""
+    return out if residual is None else (out + residual).to(out.dtype)
 
 
 class Mamba(nn.Module):

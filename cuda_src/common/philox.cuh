@@ -41,9 +41,10 @@ __device__ __forceinline__ __half round_stochastically(float v, unsigned random)
     return __ushort_as_half(static_cast<unsigned short>(bits | (__float_as_uint(v) >> 16 & 0x8000u)));
 }
 
-// The integer below or above a number of at most 15 bits before the point.
+// The integer below or above a number of at most 15 bits before the point, which is first rounded to the nearest
+// multiple of 2**-16: else the least number below zero would be -1 now and then.
 __device__ __forceinline__ int integer_stochastically(float v, unsigned random) {
-    return (__float2int_rd(v * 65536.0f) + static_cast<int>(random)) >> 16;
+    return (__float2int_rn(v * 65536.0f) + static_cast<int>(random)) >> 16;
 }
 
 template <>

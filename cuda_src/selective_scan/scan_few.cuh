@@ -227,7 +227,8 @@ __device__ __forceinline__ void walk_few(const SelectiveScanVarlenOperands& p, S
         }
         int kept = end;  // the token in front of which the next snapshot is taken
         if (kSnapshots && slot >= 0) kept = begin + scan.next_position(rows, own_snapshot, number, 0, end - begin);
-        for (int t = begin;;) {
+        // Borders that fall begin behind what the run has come to: wrong results, not wrong accesses.
+        for (int t = max(begin, scan.batch);;) {
             if (kSnapshots && slot >= 0 && t == kept) {
                 scan.keep_snapshots(rows, own_snapshot, number, t - begin, h);
                 kept = begin + scan.next_position(rows, own_snapshot, number, t - begin + 1, end - begin);

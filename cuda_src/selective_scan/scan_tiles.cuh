@@ -208,6 +208,8 @@ struct TileScan {
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_channel(int begin, int end, BeforeTile before_tile) {
         constexpr bool kIsDouble = Shape::kStages > 1;
+        // No tokens have no tile, and no chunk whose state would be kept.
+        if (begin >= end) return;
         int tile = begin, stage = 0;
         copy_rows<kHasOutput>(stage, tile, end);
         if (kIsDouble) load_matrices<kHasOutput>(tile, begin, end);

@@ -12,6 +12,7 @@ import pytest
 import cuconv
 from cuconv.causal_conv1d import update, varlen
 from tests.causal_conv1d.cases_varlen import UNIT, Case
+from tests.emulator.family import EmulatedArray
 from tests.families.test_sequences import EACH_CALLER, Caller, uniform
 from tests.support.compare import assert_same_bits
 from tests.support.runners import Runner, emulated, on_gpu, prebuild
@@ -35,6 +36,19 @@ def test_a_result_over_x_has_the_bits_that_it_has_elsewhere(run: Runner) -> None
         assert_same_bits(over["out"], wanted, f"out of {case.id}")
         for name in apart.keys() - {"out"}:
             assert_same_bits(over[name], apart[name], f"{name} of {case.id}")
+
+
+def test_snapshots_of_no_sequence_read_no_border() -> None:
+    """query_start_loc has one element then, and the rows of snapshots name no sequence."""
+    kept = np.full((5, 4, 3), 7, np.float32)
+    given = {"query_start_loc": np.zeros(1, np.int32), "snapshots": np.array([[0, 1, 2]])}
+    out = cuconv.causal_conv1d_varlen_fn(
+        EmulatedArray(np.ones((4, 2), np.float32)),
+        EmulatedArray(np.ones((4, 4), np.float32)),
+        snapshot_out=EmulatedArray(kept),
+        **{name: EmulatedArray(array) for name, array in given.items()},
+    )
+    assert not out.array.any() and (kept == 7).all()
 
 
 @pytest.mark.gpu

@@ -60,6 +60,18 @@ def test_vllm_s_packed_steps_of_any_lengths_slide_alike(device: str) -> None:
 
 
 @EACH_DEVICE
+def test_vllm_s_starts_may_be_padded_beyond_its_slots(device: str) -> None:
+    weight, x = normal(device, 2, WIDTH), letters(device, "vwxyz").T.contiguous()
+    found = []
+    for ends in ((3, 5), (3, 5, 5, 5)):
+        pool, padded = pool_of(device, "zzzzz", "abcde", "fghij"), indices(device, 0, *ends)
+        slots, accepted = indices(device, [1, 0, 0], [2, 0, 0]), indices(device, 1, 1)
+        given = (x.clone(), pool, weight, None, None, slots, accepted, padded, 3)
+        found.append((vllm.causal_conv1d_update(*given), pool))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+
+
+@EACH_DEVICE
 def test_vllm_s_packed_steps_without_speculation_shift_by_their_lengths(device: str) -> None:
     pool, weight = pool_of(device, "zzz", "abc", "def", "ghi"), normal(device, 2, WIDTH)
     x, out = letters(device, "uvwx").T.contiguous(), normal(device, 4, 2)

@@ -11,6 +11,7 @@ import cuconv
 from cuconv.runtime import rounding
 from cuconv.runtime.dtypes import CODES, DType
 from cuconv.runtime.rounding import LARGEST
+from tests.emulator.family import EmulatedArray
 from tests.selective_scan.cases_varlen import Case
 from tests.selective_state_update.cases import Case as Step
 from tests.support.compare import assert_same_bits
@@ -139,3 +140,19 @@ def test_a_prefill_of_mamba_2_hands_over_to_replay(dtype: DType) -> None:
         expected = cuconv.selective_state_update(wanted, now[0], rows, A_of_rows, *now[2:], **plain)
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
         rings.commit(None, slot)
+
+
+def test_a_scan_of_no_tokens_with_contiguous_channels_keeps_no_chunk() -> None:
+    batch, dim, d_state = 2, 128, 8
+
+    def empty(channels: int) -> EmulatedArray:
+        return EmulatedArray(np.zeros((batch, 8, channels), np.float32)[:, :0].transpose(0, 2, 1))
+
+    chunks, initial = np.full((batch, 4, dim, d_state), 7, np.float32), np.ones((batch, dim, d_state), np.float32)
+    _, last = cuconv.selective_scan_fn(
+        *(empty(dim), empty(dim), EmulatedArray(-np.ones((dim, d_state), np.float32)), empty(d_state), empty(d_state)),
+        initial_state=EmulatedArray(initial),
+        return_last_state=True,
+        chunk_states_out=EmulatedArray(chunks[:, :0]),
+    )
+    assert (last.array == 1).all() and (chunks == 7).all()

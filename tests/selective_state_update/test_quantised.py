@@ -74,7 +74,7 @@ def test_random_bits_choose_between_neighbours_without_bias(dtype: DType) -> Non
         above = np.searchsorted(ladder, float(scaled))
         low, high = ladder[above - 1], ladder[above]
         assert np.isin(got, (low, high)).all()
-        # Bits below the sixteenth are cut off, towards zero where there is a sign of its own.
+        # Bits below the sixteenth are rounded, or cut off towards zero where there is a sign of its own.
         assert abs(got.mean() - float(scaled)) <= (high - low) * 2.0**-16
 
 
@@ -323,3 +323,11 @@ def test_torch_tensors_on_the_cpu() -> None:
 def as_plain(array: Array) -> Array:
     """8-bit floats as bytes, which torch takes from NumPy."""
     return array.view(np.uint8) if array.dtype == FLOAT8_E4M3FN.numpy else array
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_what_has_decayed_stays_zero_however_the_bits_are_drawn(dtype: str) -> None:
+    """A row that is too small for a scale has scale 1, so that a code of -1 would be a state of -1."""
+    values, factors = np.float32([[-1e-34, 1e-34, -0.0]]), np.ones(1, np.float32)
+    for bits in (0, 1, 2**16 - 1):
+        assert not codes_of(values, factors, np.dtype(dtype), np.full(values.shape, bits)).any()

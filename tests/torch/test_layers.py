@@ -402,6 +402,14 @@ def test_a_fused_projection_needs_no_copies() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_a_residual_of_more_bits_leaves_the_result_its_dtype() -> None:
+    layer, x, residual = short().to(torch.bfloat16), random(1, 9, 6).to(torch.bfloat16), random(1, 9, 6).float()
+    with torch.no_grad():
+        alone, got = layer(x)[0], layer(x, residual)[0]
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, (alone + residual).to(torch.bfloat16))
+
+
 class Context:
     """What flash-linear-attention's layers get where a sequence is spread over devices."""
 
@@ -416,7 +424,9 @@ def test_bad_options() -> None:
     for named, wrong in (
         ({"x": random(9, 6)}, r"x: got shape \(9, 6\); wanted 3 axes"),
         ({"x": random(1, 9, 5)}, "hidden_size of x: got 5; wanted 6, the layer's"),
-        ({"cache": random(6, 4)}, r"cache: got shape \(6, 4\); wanted 3 axes"),
+        ({"cache": random(6, 4)}, r"cache: got shape \(6, 4\); wanted \(1, 6, 4\)"),
+        ({"x": random(1, 1, 6), "cache": random(2, 6, 4)}, r"cache: got shape \(2, 6, 4\); wanted \(1, 6, 4\)"),
+        ({"residual": random(2, 1, 9, 6)}, r"residual: got shape \(2, 1, 9, 6\); wanted \(1, 9, 6\)"),
         ({"cu_seqlens": torch.tensor([[0, 9]])}, r"cu_seqlens: got shape \(1, 2\); wanted 1 axes"),
     ):
         with pytest.raises(ValueError, match=wrong):

@@ -58,10 +58,10 @@ __forceinline__ int __ffs(int v) {
 __forceinline__ float __fmul_rn(float a, float b) {
     return a * b;
 }
-// The nearest integer below; NaN gives 0, and what is too large the end of the range.
-__forceinline__ int __float2int_rd(float v) {
+// The nearest integer, of two the even one; NaN gives 0, and what is too large the end of the range.
+__forceinline__ int __float2int_rn(float v) {
     if (v != v) return 0;
-    return v >= 2147483648.0f ? 2147483647 : v < -2147483648.0f ? -2147483647 - 1 : static_cast<int>(floorf(v));
+    return v >= 2147483648.0f ? 2147483647 : v < -2147483648.0f ? -2147483647 - 1 : static_cast<int>(rintf(v));
 }
 
 __forceinline__ float __expf(float v) {
