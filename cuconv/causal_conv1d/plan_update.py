@@ -250,11 +250,16 @@ def _is_near(o: Operands) -> bool:
     """
     pools = (o.conv_state,) if o.intermediate_conv_window is None else (o.conv_state, o.intermediate_conv_window)
     of_slot = (each._replace(shape=(1, *each.shape[1:])) for each in pools)
-    indices = (o.conv_state_indices, o.state_column, o.dst_state_indices, o.has_initial_state, o.query_start_loc)
+    indices = (o.conv_state_indices, o.state_column, o.dst_state_indices, o.has_initial_state, o.query_start_loc,
+               o.intermediate_state_indices)  # fmt: skip
     arrays = [each for each in (o.x, *of_slot, *o.outs, *indices, *o.beside_x) if each is not None]
-    # Kernels count indices of 64 bits in words.
-    reaches = ((end - begin) * (2 if each.dtype is INT64 else 1) for each in arrays for begin, end in (each.span,))
-    reach = max(*(abs(each.strides[0]) for each in pools), *reaches)
+    # Strides are packed, whether their axes are longer than 1 or not.
+    reach = max(
+        # Kernels count indices of 64 bits in words.
+        max(end - begin, *map(abs, each.strides)) * (2 if each.dtype is INT64 else 1)
+        for each in arrays
+        for begin, end in (each.span,)
+    )
     return reach <= MAX_DIVIDEND and FEW_THREADS // 2 <= o.x.shape[1] <= FEW_GRID * FEW_THREADS
 
 

@@ -108,6 +108,8 @@ struct Walk {
                 const int first = is_inside ? max(run_begin, from) : run_begin;
                 const int last = is_inside ? min(run_end, to) : run_end;
                 const int lead = has_results ? kHalo : 0;
+                // Only borders that fall list more than there is room for: wrong results, not wrong accesses.
+                if (last <= first || found + lead + last - first > Traits::kMostRows - 2 * Traits::kRows) continue;
                 if (is_run_long) {
                     const int begin_window = run_begin / kTokens, last_window = (run_end - 1) / kTokens;
                     const bool is_written = goes_on && run_target == run_slot && begin_window < last_window;

@@ -127,7 +127,8 @@ struct StripRuns {
         if (!run.is_inside) return;
         if (shared.prefixes.begin < shared.prefixes.end) leave_over_start(number, run);
         const int slot = shared.target[number];
-        if (run.end > Tile::kTile || !p.has_states || slot < 0) return;
+        // Borders that fall may end a run in front of the tile: wrong results, not wrong accesses.
+        if (run.end <= 0 || run.end > Tile::kTile || !p.has_states || slot < 0) return;
         state_t* const to = state_in(slot);
 #pragma unroll
         for (int i = 0; i < kHalo; ++i) {

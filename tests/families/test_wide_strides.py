@@ -38,6 +38,17 @@ WIDE: tuple[tuple[Any, dict[str, int]], ...] = (
     (cases_update.Case(8, 3), {"x": 0, "out": 0}),
     (cases_update.Case(8, 2), {"conv_state": 0}),
     (cases_update.Case(8, 2, pool="columns"), {"conv_state": 0}),
+    # One sequence, whose strides reach nothing.
+    *(
+        (cases_update.Case(136, 1, index="int64", **way), {name: 0})
+        for way, name in (
+            ({}, "x"),
+            ({}, "out"),
+            ({}, "conv_state_indices"),
+            ({"seqlen": 2}, "x"),
+            ({"seqlen": 4, "window": "channels", "rows": True}, "intermediate_state_indices"),
+        )
+    ),
     (cases_bwd.Case(2, 3, 300), {"x": 0, "dout": 0, "dx": 0}),
     *((cases_varlen_bwd.Case(8, "3+1"), {name: 1}) for name in ("x", "dout", "dx")),
     (cases_varlen_bwd.Case(8, "9+7"), dict.fromkeys(("initial_states", "dfinal_states", "dinitial_states"), 0)),

@@ -15,6 +15,8 @@ from tests.support.compare import check_values
 from tests.support.runners import Runner
 
 PACKED = "9+0+8+7x1+20+off4"
+STRIPS = "off2+100x1+3x70+100x3+0+20x1+2x2+5+off1"
+SHORT = "off2+20x1+70+3+0+20x1+2x2+5+off1"
 CALLS: tuple[Any, ...] = (
     *(
         cases_update.Case(136, 9, 3, pool=pool, mode=mode, index="int64", window="channels", rows=True)
@@ -36,6 +38,9 @@ CALLS: tuple[Any, ...] = (
     cases_update.Case(136, 9, 4, tree=True, index="int64", window="channels", rows=True, table="column"),
     cases_varlen.Case(136, PACKED, index="int64", layout="channels"),
     cases_varlen.Case(5, PACKED, index="int64", layout="tokens"),
+    # On one multiprocessor tokens are walked in strips and short sequences in windows, with results over x.
+    cases_varlen.Case(136, STRIPS, index="int64", layout="tokens", processors=1, over=True),
+    cases_varlen.Case(136, SHORT, index="int64", layout="channels", processors=1, over=True),
     *(
         cases_varlen_bwd.Case(channels, PACKED, index="int64", layout=layout)
         for channels, layout in ((136, "channels"), (40, "tokens"), (5, "tokens"))
