@@ -152,16 +152,19 @@ class SelectiveStateUpdateSingle(_Rows):
 
     stream: bool
     whole: bool
-    """Whether all rows of a warp exist, those of a head are contiguous, and states go to the slot they come from."""
+    """Whether all rows of a warp exist, those of a head are contiguous, and states are written."""
+    moved: bool
+    """Whether such states go to other slots than those they come from."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateSingle]:
         for division in cls.divisions(False, keeps_rows=False):
             # States of few bytes, which alone are streamed, have few rows.
             for stream in (False, True)[: 1 + (division["rows"] <= FEW_ROWS)]:
-                yield cls(**division, stream=stream, whole=False)
+                yield cls(**division, stream=stream, whole=False, moved=False)
                 if stream and cls.may_be_whole(division):
-                    yield cls(**division, stream=stream, whole=True)
+                    for moved in (False, True):
+                        yield cls(**division, stream=stream, whole=True, moved=moved)
 
     @classmethod
     def may_be_whole(cls, division: Mapping[str, Any]) -> bool:

@@ -194,11 +194,11 @@ def choose(
     }
     stream = not many and not chosen and _state_bytes(o) < LARGE
     if is_single:
-        single = SelectiveStateUpdateSingle(**division, stream=stream, whole=False)
-        is_small = stream and _state_bytes(o) < WHOLE
-        is_in_place = o.dst_state_batch_indices is None and not o.disable_state_update
-        is_whole = single.may_be_whole(division) and _has_whole_rows(o, single.tile)
-        return replace(single, whole=is_small and is_in_place and is_whole)
+        single = SelectiveStateUpdateSingle(**division, stream=stream, whole=False, moved=False)
+        is_small = stream and _state_bytes(o) < WHOLE and not o.disable_state_update
+        if not is_small or not single.may_be_whole(division) or not _has_whole_rows(o, single.tile):
+            return single
+        return replace(single, whole=True, moved=o.dst_state_batch_indices is not None)
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
         **division,

@@ -78,8 +78,9 @@ __device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {
     return Dtype<T>::unpack(half == 0 ? word : word >> 16, 0);
 }
 
-// Whether a kernel may itself write the memory that it reads.
-enum class Memory { kConstant, kMutable };
+// Whether a kernel may itself write the memory that it reads. kOnce is as kMutable, but marks its lines in the L2 cache
+// to be evicted first, for nothing is read from them again or written to them soon.
+enum class Memory { kConstant, kMutable, kOnce };
 
 // What no kernel writes while this one runs. Of a kernel that starts early that is not true before it has waited, and
 // the compiler would not keep constants behind the wait.
@@ -96,6 +97,8 @@ template <Memory kMemory, typename Word>
 __device__ __forceinline__ Word load_word(const void* p) {
     if constexpr (kMemory == Memory::kConstant) {
         return load_constant(static_cast<const Word*>(p));
+    } else if constexpr (kMemory == Memory::kOnce) {
+        return __ldcs(static_cast<const Word*>(p));
     } else {
         return *static_cast<const Word*>(p);
     }

@@ -9,7 +9,8 @@
 // kSharedDecay  A, dt and dt_bias are the same for all rows and elements of a head, and so is the decay
 // kMasked       d_state is less than kDState
 // kStream       states are not to stay in the L2 cache
-// kWhole        all rows of a warp exist, those of a head are contiguous, and states go to the slot that they come from
+// kWhole        all rows of a warp exist, those of a head are contiguous, and states are written
+// kMoved        where kWhole: states go to other slots than those which they come from
 #include "selective_state_update/whole_step.cuh"
 
 struct SelectiveStateUpdateSingleParams {
@@ -17,7 +18,7 @@ struct SelectiveStateUpdateSingleParams {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kStream, bool kWhole>
+          bool kSharedDecay, bool kMasked, bool kStream, bool kWhole, bool kMoved>
 struct SelectiveStateUpdateSingleTraits {
     static constexpr int kThreads = 128;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, false, false,
@@ -35,15 +36,15 @@ struct SelectiveStateUpdateSingleTraits {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kStream, bool kWhole,
+          bool kSharedDecay, bool kMasked, bool kStream, bool kWhole, bool kMoved,
           typename Traits = SelectiveStateUpdateSingleTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows,
-                                                             kSharedDecay, kMasked, kStream, kWhole>>
+                                                             kSharedDecay, kMasked, kStream, kWhole, kMoved>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_single_kernel(const SelectiveStateUpdateSingleParams params) {
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
     using Rows = typename Traits::Rows;
     if constexpr (kWhole) {
-        step_if_empty<Rows, WholeRows<Rows>, NoRing>(params.operands, number);
+        step_if_empty<Rows, Select<kMoved, MovedRows<Rows>, WholeRows<Rows>>, NoRing>(params.operands, number);
     } else {
         update<Rows>(params, number);
     }

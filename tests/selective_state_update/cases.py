@@ -368,6 +368,10 @@ UNIT = (
     Case(2, 3, 64, 128, state_dtype="float16", force="rows=4 whole=1", slots=None, dtypes="dt D", **PER_HEAD),
     Case(3, 2, 16, 64, dtype="float16", state_dtype="float32", force="rows=4 whole=1", keep=True, **PER_HEAD, **SERVED),
     Case(3, 2, 64, 32, dtype="float32", state_dtype="bfloat16", force="rows=4 whole=1", A_dtype="", **PER_HEAD),
+    # The same, with states that go to other slots.
+    Case(5, 2, 64, 128, force="rows=4 whole=1 moved=1", targets="one", lies="fused", **PER_HEAD, **SERVED),
+    Case(2, 3, 64, 128, state_dtype="float32", force="rows=4 whole=1 moved=1", targets="one", without="z", **PER_HEAD),
+    Case(3, 2, 32, 64, 2, dtype="float32", force="rows=4 whole=1 moved=1", targets="one", **PER_HEAD, **SERVED),
     # Kernels that larger calls have.
     Case(2, 2, 37, 128, force="rows=2 index32=0", **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),

@@ -8,6 +8,10 @@ __forceinline__ T __ldg(const T* p) {
     return *p;
 }
 template <typename T>
+__forceinline__ T __ldcs(const T* p) {
+    return *p;
+}
+template <typename T>
 __forceinline__ void __stcs(T* p, T value) {
     *p = value;
 }

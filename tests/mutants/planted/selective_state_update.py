@@ -33,6 +33,9 @@ _UNITS_INT8 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int8]"
 _UNITS_FAR = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-100-int8]"
 _UNITS_INT16 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int16]"
 _BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
+_WHOLE_MOVED = (
+    "selective_state_update-5-2-64-128-per_head_all-lies_fused-targets_one-odd-index_int64-force_rows=4_whole=1_moved=1"
+)
 _WHOLE_PADDED = "selective_state_update-5-2-64-128-per_head_all-lies_fused-odd-index_int64-force_rows=4_whole=1"
 
 MUTANTS = (
@@ -56,6 +59,13 @@ MUTANTS = (
         "if (!p.keeps_padding) at.store(p, 0.0f);",
         "",
         (_WHOLE_PADDED,),
+    ),
+    Mutant(
+        "Whole rows stay in the slot which they come from.",
+        "selective_state_update/whole_step.cuh",
+        "WholeRows<Rows>(p, warp, slot).store(r, state)",
+        "from.store(r, state)",
+        (_WHOLE_MOVED,),
     ),
     Mutant(
         "Threads beyond the last row with decays of its own load what is behind it.",
