@@ -174,7 +174,9 @@ class SelectiveStateUpdateSingle(_Rows):
         """
         if division["vec"] * division["state_t"].itemsize < MAX_VECTOR_BYTES or division["d_state"] > WHOLE_D_STATE:
             return False
-        return bool(division["rows"] == FEW_ROWS and division["shared_decay"] and not division["masked"])
+        # Of 96 states a fourth of the lanes has none.
+        fills_lanes = division["d_state"].bit_count() == 1 and not division["masked"]
+        return bool(division["rows"] == FEW_ROWS and division["shared_decay"] and fills_lanes)
 
 
 DECAYS_D_STATE = 16

@@ -30,6 +30,7 @@ struct RowTraits {
     // An offset in elements within an array, or a slot.
     using Offset = Select<kIndex32, int, index_t>;
     using StateVec = Vec<state_t, kVec>;
+    static constexpr int kRowElements = kDState;  // at most, where masked
     static constexpr int kVecs = kVec;
     static constexpr int kRowsOfGroup = kRows;
     static constexpr bool kHasSharedDecay = kSharedDecay;

@@ -33,6 +33,7 @@ template <typename Rows, Memory kMemory = Memory::kMutable>
 struct WholeRows {
     static constexpr bool kIsMoved = false;
     static constexpr int kRow = Rows::kElements * Rows::kLanes;
+    static_assert(kRow == Rows::kRowElements, "every lane has a part of the row");
 
     typename Rows::State* first;
 

@@ -368,6 +368,8 @@ UNIT = (
     Case(2, 3, 64, 128, state_dtype="float16", force="rows=4 whole=1", slots=None, dtypes="dt D", **PER_HEAD),
     Case(3, 2, 16, 64, dtype="float16", state_dtype="float32", force="rows=4 whole=1", keep=True, **PER_HEAD, **SERVED),
     Case(3, 2, 64, 32, dtype="float32", state_dtype="bfloat16", force="rows=4 whole=1", A_dtype="", **PER_HEAD),
+    # So many rows of 96 states, which leave a fourth of the lanes without any, that a group has four of them.
+    Case(16, 16, 32, 96, **PER_HEAD),
     # The same, with states that go to other slots.
     Case(5, 2, 64, 128, force="rows=4 whole=1 moved=1", targets="one", lies="fused", **PER_HEAD, **SERVED),
     Case(2, 3, 64, 128, state_dtype="float32", force="rows=4 whole=1 moved=1", targets="one", without="z", **PER_HEAD),
