@@ -63,7 +63,7 @@ def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, 
 
     Four lanes share a row then, and have registers for 128 elements of it, or for 256 that need no conversion.
     """
-    fits = 4 * vec <= capacity <= (256 if state_t is b_t else 128)
+    fits = lanes(capacity, vec, state_t) >= 4 and capacity <= (256 if state_t is b_t else 128)
     return input_t is b_t is BFLOAT16 and is_whole(state_t, vec) and fits
 
 

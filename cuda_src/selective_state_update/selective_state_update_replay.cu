@@ -41,6 +41,7 @@ struct ReplayRows : Base {
     // Rows of the group that are put in memory at once.
     static constexpr int kPart = Base::kRowsOfGroup < 4 ? Base::kRowsOfGroup : 4;
     static constexpr bool kUsesTensorCores = kTensor;
+    static_assert(!kTensor || (Base::kLanes == 4 && Base::kRowsOfGroup == 2), "a fragment is 16 rows on 4 lanes each");
     static constexpr bool kByColumns = kColumns;
     static constexpr bool kMultipliesStates = kTensor && kIsSame<typename Base::State, typename Base::Matrix>;
 };

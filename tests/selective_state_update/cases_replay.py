@@ -210,6 +210,8 @@ UNIT = (
     Case(5, 2, 64, 128, 1, state_dtype="int8", forced=True, pool="slot_strided", work=(1, 0), **SERVED),
     Case(3, 2, 64, 64, state_dtype="float8_e4m3fn", window=7, keep=True, null_slot=0, softplus=False, work=(1, 0)),
     Case(3, 2, 64, 64, state_dtype="int16", live=3, A_dtype="", work=(1, 0)),
+    # Rows of codes that two lanes share, too few for tensor cores.
+    Case(3, 2, 32, 32, tokens=2, state_dtype="int16", live=2),
     Case(3, 2, 64, 64, state_dtype="float16", window=1, room=1, without="dt_bias", work=(1, 0)),
     Case(4, 4, 64, 128, 2, tokens=4, window=16, room=4, forced=True, work=(1, 0), **SERVED),
     Case(
