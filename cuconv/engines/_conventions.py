@@ -24,9 +24,11 @@ def rename(error: Exception, names: Mapping[str, str]) -> None:
 
 def of_rank(argument: str, array: Any, *ranks: int) -> Any:
     """A tensor the shape or strides of which an adapter looks at before cuconv's functions check them."""
-    if not hasattr(array, "stride"):
-        raise TypeError(message(argument, f"a {type(array).__name__}", "a torch tensor"))
-    if array.ndim not in ranks:
+    try:
+        axes = array.dim()
+    except AttributeError:
+        raise TypeError(message(argument, f"a {type(array).__name__}", "a torch tensor")) from None
+    if axes not in ranks:
         refuse(argument, f"shape {tuple(array.shape)}", f"{' or '.join(map(str, ranks))} axes")
     return array
 

@@ -66,10 +66,10 @@ def causal_conv1d_update(
         x, overwritten; padding keeps it.
     """
     keeps_state = intermediate_conv_window is not None or output_state_indices is not None
-    conventions.of_rank("x", x, 2, 3)
-    rows = None if intermediate_conv_window is None else tensors.positions(x, x.size(0))
-    if not keeps_state and num_accepted_tokens is None and x.ndim == 3 and x.size(2) > 1:
-        num_accepted_tokens = tensors.ones(x, x.size(0))
+    shape = conventions.of_rank("x", x, 2, 3).shape
+    rows = None if intermediate_conv_window is None else tensors.positions(x, shape[0])
+    if not keeps_state and num_accepted_tokens is None and len(shape) == 3 and shape[2] > 1:
+        num_accepted_tokens = tensors.ones(x, shape[0])
     try:
         return update.causal_conv1d_update(
             x,
