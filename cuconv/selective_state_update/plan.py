@@ -39,10 +39,10 @@ WHOLE = 96 * 2**20
 """Bytes of states from which whole rows make no difference. With those of few sequences a step takes less time: on an
 H200 1, 2, 4, 8 and 16 of bfloat16 6, 2, 12, 2 and 0.4 % (Mamba-2, 128 heads), 64 as long."""
 
-WALKED = 7 * 2**20
-"""Bytes of codes from which warps walk over heads. Measured on an H200 for Mamba-2 with 128 heads and int8: 4 MiB take
-6.5 us otherwise and 6.4 so, 6 MiB 7.9 and 7.8, 7 MiB 9.0 and 8.0, 16 MiB 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB
-166 and 142; of float8_e4m3fn 6 MiB 7.7 and 7.8."""
+WALKED = 4 * 2**20
+"""Bytes of codes from which warps walk over heads. Measured on an H200 for Mamba-2 with 128 heads and int8: 3 MiB take
+5.0 us otherwise and 5.6 so, 4 MiB 6.4 and 6.0, 6 MiB 7.6 and 7.1, with x of float32 11.0 and 7.4; 16 MiB 14.4 and 12.5,
+64 MiB 43.1 and 39.2, 256 MiB 166 and 142. Of float8_e4m3fn 4 MiB take 6.2 and 6.1, with x of float16 6.0 and 6.1."""
 
 MAX_HEADS = 1
 """Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
@@ -178,7 +178,7 @@ def choose(
     many |= o.stochastic and not o.quantised
     chosen, index32 = _is_chosen(o), _fits_index32(o)
     has_strides32 = index32 and not (many or chosen) and _has_strides32(o)
-    if has_strides32 and shared_decay and _walks_over_heads(o, vec):
+    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED):
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
@@ -292,10 +292,10 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool, keeps_rows: boo
     return rows
 
 
-def _walks_over_heads(o: Operands, vec: int) -> bool:
-    """Whether warps that walk over heads are faster, and rows lie as they take them."""
+def _walks_over_heads(o: Operands, vec: int, least: int) -> bool:
+    """Whether rows lie as warps that walk over heads take them, which are faster from `least` bytes of codes on."""
     _, _, headdim, d_state = o.state.shape
-    if o.state.dtype not in BYTES or o.stochastic or d_state not in HEADS_D_STATES or _state_bytes(o) < WALKED:
+    if o.state.dtype not in BYTES or o.stochastic or d_state not in HEADS_D_STATES or _state_bytes(o) < least:
         return False
     return vec == MAX_VECTOR_BYTES and o.state.strides[2] == d_state and headdim % heads_tile(d_state) == 0
 

@@ -37,6 +37,11 @@ window of 16, sequences that flush in turn take 52 us for 96 MiB of float16, as 
 MiB, without rings 69; 41 us for 64 MiB of float32, x too, and 42 for 80 MiB, without rings 35 and 44. Codes of 8 bits
 take 72 us for 64 MiB, and 48 without rings."""
 
+WALKED = {2: 7 * 2**20, 4: 5 * 2**20}
+"""Bytes of codes from which warps that put single tokens in states at once walk over heads, by the bytes of an element
+of x. On an H200 4, 5 and 6 MiB of int8 take 5.4, 6.1 and 7.0 us otherwise and 5.8, 7.0 and 7.0 so, with x of float32
+6.0, 7.5 and 8.1, and 6.4, 7.5 and 7.5."""
+
 SMALL_TENSOR = {BFLOAT16: 256 * 2**20, FLOAT32: 16 * 2**20}
 """The same by the dtype of states where tensor cores put live tokens in them. With a window of 32, 192 MiB of bfloat16
 take 103 us in turn and without rings, 256 MiB 130 and 135; 12 MiB of float32 9.2 us and 9.5."""
@@ -258,7 +263,7 @@ def choose(
     d_state = s.state.shape[3]
     fits, vec, index32 = capacity(d_state), _vector(o), _fits_index32(o)
     if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
-        if plain._walks_over_heads(s, vec):
+        if plain._walks_over_heads(s, vec, WALKED[s.x.itemsize]):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
         if not s.quantised:
             found = _rows_to_fold(o)

@@ -153,7 +153,8 @@ class Case(plain.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-        walked = 0 if changes.pop("heads", False) else plain_planner.WALKED
+        heads = changes.pop("heads", False)
+        walked, most = (dict.fromkeys(planner.WALKED, 0), 2) if heads else (planner.WALKED, plain_planner.MAX_HEADS)
         choose, work, few_work = planner.choose, planner.work, planner.few_work
 
         def plan(o: planner.Operands) -> Plan:
@@ -162,8 +163,8 @@ class Case(plain.Case):
                 mock.patch.object(planner, "work", lambda *sizes: self.work or work(*sizes)),
                 mock.patch.object(planner, "few_work", lambda *sizes: self.work or few_work(*sizes)),
                 mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
-                mock.patch.object(plain_planner, "WALKED", walked),
-                mock.patch.object(plain_planner, "MAX_HEADS", plain_planner.MAX_HEADS if walked else 2),
+                mock.patch.object(planner, "WALKED", walked),
+                mock.patch.object(plain_planner, "MAX_HEADS", most),
             ):
                 return planner.plan(o)
 
