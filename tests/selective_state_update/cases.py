@@ -543,6 +543,13 @@ EDGE = tuple(
                 for a, b in zip(("bfloat16", "float32", "float16"), CODES, strict=True)
             ),
             *(Case(3, 2, 20, 128, state_dtype="int8", pool=a, per_head="all") for a in SLOTS),
+            # So many whole rows that a group of lanes has four.
+            *(
+                Case(16, 16, 32, n, dtype=a, state_dtype=b, targets=c, **PER_HEAD)
+                for n in (16, 32, 48, 64, 80, 96, 128, 192, 256)
+                for a, b in (("bfloat16", ""), ("float32", ""), ("bfloat16", "float32"), ("float32", "float16"))
+                for c in (None, "one")
+            ),
             *(Case("400x1+1000+off5", 2, 8, 16, 2, steps="row", columns=2, per_head=a, odd=True) for a in ("", "all")),
             *(Case("3+7+0+200", 4, 16, 64, 2, dtype="float32", targets=a, columns=4) for a in (None, "one", "each")),
         ]

@@ -341,6 +341,12 @@ EDGE = tuple(
             ),
             *(Case(33, 3, 20, 128, window=window, dtype="float32") for window in (1, 2, 5, 15, 16, 17, 31, 32)),
             *(Case(20, 2, 9, 64, window=16, room=n, tokens=n) for n in range(1, 17)),
+            *(
+                Case(3, 2, 32, n, tokens=tokens, state_dtype=a)
+                for n in (16, 24, 32, 48, 64, 96, 128, 192, 256)
+                for tokens in (None, 2)
+                for a in ("", "float32", "int16", "int8", "float8_e4m3fn")
+            ),
             # More sequences than share blocks, with one head a warp and with several.
             *(
                 Case(n, m, 64, 64, 2, window=5, forced=True, state_dtype=a)
