@@ -108,6 +108,13 @@ MUTANTS = (
         (_OVER_MOVED,),
     ),
     Mutant(
+        "Counters of results over x begin as if a block had read.",
+        "causal_conv1d/causal_conv1d_varlen_over_start.cu",
+        "0xffffffffu",
+        "0u",
+        (_OVER_CUT,),
+    ),
+    Mutant(
         "A short sequence over x leaves its last inputs one column too early in its state.",
         "causal_conv1d/causal_conv1d_varlen_overshort_fwd.cu",
         "last[c] = window[c][(i + 2 + k) % kWidth];",
