@@ -224,7 +224,8 @@ def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: i
         checks.dtype(name, layout.dtype, dtypes)
         checks.shape(name, layout.shape, shape, axes)
         order = tuple(range(len(shape)))
-        if layout.size and layout.strides[1:] != dense_strides(shape, order)[1:]:
+        contiguous = layout._replace(strides=dense_strides(shape, order))
+        if layout.size and layout.active(*order[1:]) != contiguous.active(*order[1:]):
             raise ValueError(message(name, f"strides {layout.strides}", "an array contiguous behind its slots"))
     if live is not None:
         for name, layout in (("cursors", cursors), ("ring_live", live)):

@@ -12,9 +12,10 @@ import pytest
 
 import cuconv
 from cuconv.bench import device
+from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.dtypes import BFLOAT16 as _BFLOAT16
 from cuconv.runtime.dtypes import CODES
-from cuconv.selective_state_update import plan_replay
+from cuconv.selective_state_update import plan_replay, workloads
 from cuconv.selective_state_update.reference_replay import APPENDED, LIVE, START
 from tests import emulator
 from tests.emulator.family import EmulatedArray
@@ -390,3 +391,17 @@ def test_rings_that_cannot_be(change: dict[str, Any], wanted: str) -> None:
     given = {"state": state, "x": B, "B": B, "window": WINDOW, **change}
     with pytest.raises((TypeError, ValueError), match=wanted):
         cuconv.ReplayRings(**given)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("B_ring", {"ngroups": 1}), ("x_ring", {"nheads": 1, "ngroups": 1})])
+def test_an_axis_of_one_entry_of_a_ring_has_any_stride(name: str, sizes: dict[str, int]) -> None:
+    step = workloads.selective_state_update_replay(3, **{"nheads": 4, **sizes}, headdim=16, d_state=64)
+    arrays = {argument: array.abstract for argument, array in step.arrays.items()}
+    ring = step.arrays[name]
+    slots, _, *inner = ring.strides
+    apart = AbstractArray(ring.shape, (slots, 2**33 + 5, *inner), ring.dtype)
+    plain, strange = (
+        launches_of(cuconv.selective_state_update_replay, **step.call(given))
+        for given in (arrays, {**arrays, name: apart})
+    )
+    assert strange == plain
