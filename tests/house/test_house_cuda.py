@@ -15,7 +15,7 @@ import pytest
 from cuconv.jit import source
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.kernel import Kernel
-from tests.support.discovery import all_kernels
+from tests.support.discovery import ROOT, all_kernels
 
 FILES = source.read(source.folder()).files
 UNITS = [name for name in FILES if name.endswith(".cu")]
@@ -65,6 +65,18 @@ def test_every_kernel_is_one_file_and_one_class() -> None:
     for file, cls in KERNELS.items():
         assert file in UNITS, f"{python_file(cls)}: {cls.__name__} has no cuda_src/{file}"
     assert len(KERNELS) == len(all_kernels())
+
+
+def test_the_readme_lists_the_kernels_of_each_family() -> None:
+    """Families without a section of their own may be new, and are left out."""
+    text = (ROOT / "cuda_src" / "README.md").read_text(encoding="utf-8")
+    for section in text.split("\n## ")[1:]:
+        family, _, body = section.partition("\n")
+        listed = [
+            name for cells in re.findall(r"^\| (`[^|]*) \|", body, re.MULTILINE) for name in cells[1:-1].split("`, `")
+        ]
+        kernels = [unit(file) for file in UNITS if file.startswith(f"{family}/")]
+        assert sorted(listed) == kernels, f"the kernels of {family} in cuda_src/README.md"
 
 
 @pytest.mark.parametrize("file", UNITS)

@@ -122,7 +122,7 @@ def _dense(measured: Measured, function: str) -> str:
     return _table(["batch × dim × seqlen", "dtype"], _twice("channel-first", "channel-last"), rows)
 
 
-PREFILLS = {"over": ", results over x", "gated": ", two gates and a residual"}
+PREFILLS = {"over": ", in place (out is x)", "gated": ", two gates and a residual"}
 """What a prefill does besides, by its form."""
 
 
@@ -131,7 +131,7 @@ def besides(sizes: Sizes) -> str:
     text = f", {sizes['width']} taps" if sizes.get("width", 4) != 4 else ""
     text += f", a snapshot every {sizes['snapshots']} tokens" if sizes.get("snapshots") else ""
     text += f", a prefix cache by blocks of {sizes['blocks']} tokens" if sizes.get("blocks") else ""
-    text += f", results over {sizes['over']}" if sizes.get("over") else ""
+    text += f", in place (out is {sizes['over']})" if sizes.get("over") else ""
     return text + PREFILLS.get(sizes.get("form", ""), "")
 
 
@@ -165,7 +165,7 @@ def qkv(measured: Measured) -> str:
 FORMS = {
     "dense": "",
     "packed": ", packed",
-    "moved": ", states go to other slots",
+    "moved": ", with `dst_state_indices`",
     "windows": ", the inputs before each next one kept",
     "states": ", the state after each kept",
     "tree": " of a tree, the inputs before each next one kept",
@@ -208,8 +208,8 @@ def _states_text(sizes: Sizes) -> str:
     text = f"{'Mamba-2' if heads else 'Mamba'}, {sizes['batch']} × {heads}{sizes['headdim']} × {sizes['d_state']}"
     if "window" in sizes:
         text += f", {sizes['tokens']} tokens" if sizes["tokens"] > 1 else ""
-        when = "at once" if sizes["fold"] else "by all in this step" if sizes["live"] == sizes["window"] else "in turn"
-        return text + f", replayed: states written {when}"
+        kind = "folded" if sizes["fold"] else "all flush" if sizes["live"] == sizes["window"] else "flushes spread"
+        return text + f", replay, {kind}"
     text += f", {sizes['tokens']} tokens, a state after each" if sizes["tokens"] > 1 else ""
     return text + (", with `state_batch_indices`" if sizes["indices"] else "")
 
