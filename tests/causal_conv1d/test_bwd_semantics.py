@@ -100,8 +100,9 @@ def test_channels_do_not_see_each_other(case: Case, value: float, run: Runner) -
     first = run(case, values)
     values["x"][:, 1] = value
     for name, got in run(case, values).items():
-        others = (np.delete(each, 1, axis=int(name in ("dx", "dinitial_states"))) for each in (got, first[name]))
-        assert_same_bits(*others, f"{name} of the other channels")
+        axis = int(name in ("dx", "dinitial_states"))
+        others, wanted = (np.delete(each, 1, axis) for each in (got, first[name]))
+        assert_same_bits(others, wanted, f"{name} of the other channels")
 
 
 @pytest.mark.parametrize("layout", ["channels", "tokens"])
