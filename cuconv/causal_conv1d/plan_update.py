@@ -300,7 +300,8 @@ def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
 def _is_small_tree(o: Operands) -> bool:
     """Whether CausalConv1dUpdateSeveral has memory for a tree, and 32 bits reach every element of the tree's arrays."""
     arrays = [getattr(o, name) for name in (*trees.LINKS, "parents")]
-    reach = max(max(-begin, end) for begin, end in (each.span for each in arrays if each is not None))
+    # Strides are packed, whether their axes are longer than 1 or not.
+    reach = max(max(*map(abs, (*each.span, *each.strides))) for each in arrays if each is not None)
     return o.seqlen <= SEVERAL_TREE_TOKENS and reach <= MAX_DIVIDEND
 
 

@@ -151,6 +151,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                                    packed.sequences);
         }
     }
+    // The token of vectors that lie behind a row, so far before it that they see zeros. The one before them may reach
+    // into the next row, where there may be infinities and NaN, which times gradients of 0 are NaN in this row's sums.
+    constexpr int kUnseeing = -kVec - Traits::kHalo;
     int own_stage = 0, free_stage = (kStages - 1) * kStageSlots;
 #pragma unroll 1
     for (int group = end - 1; group >= begin; --group) {
@@ -167,11 +170,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (kEdges && !place.is_whole(p.seqlen)) {
             x = keep_part(x, place.begin(), place.end(p.seqlen));
             dout = keep_part(dout, place.begin(), place.end(p.seqlen));
+            if (Traits::kRows == Rows::kOne && place.token >= p.seqlen && place.vec > 0) place.token = kUnseeing;
         }
         const bool is_plain = packed.enter(p, lanes, group, place.phase);
         if ((Traits::kRows != Rows::kOne || kStates) && group > highest) {
             place.batch = 0;
             place.token = place.vec = by.row_vecs * kVec;
+            if (kEdges && Traits::kRows == Rows::kOne) place.token = kUnseeing;
         }
         if (is_plain) {
             gradients.template add<Rows::kOne>(place, outputs.row[0], group <= highest, own_group,

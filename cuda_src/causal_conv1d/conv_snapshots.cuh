@@ -188,13 +188,14 @@ __device__ __forceinline__ void store_snapshots_of_warp(const CausalConv1dVarlen
     const bool is_own = snapshot.sequence >= 0 && source.has(snapshot) && !is_of_prefix<kWidth>(p, snapshot, source);
     for (unsigned left = lanes_where(is_own); left != 0;) {
         Snapshot chosen[kSnapshotsOfWarp];
-        int begin[kSnapshotsOfWarp];
+        int begin[kSnapshotsOfWarp], start[kSnapshotsOfWarp];
 #pragma unroll
         for (int i = 0; i < kSnapshotsOfWarp; ++i) {
             const int lane = left != 0 ? lowest(left) : -1;
             left &= left - 1;
             chosen[i] = {lane, from_lane(snapshot.position, lane), from_lane(snapshot.slot, lane)};
             begin[i] = from_lane(source.begin, lane);
+            if constexpr (kWidth == 1) start[i] = from_lane(source.goes_on ? source.start : -1, lane);
         }
         if (channel >= p.dim) continue;
 #pragma unroll 1
@@ -204,7 +205,9 @@ __device__ __forceinline__ void store_snapshots_of_warp(const CausalConv1dVarlen
             for (int i = 0; i < kSnapshotsOfWarp; ++i) {
                 SnapshotSource of = source;
                 of.begin = begin[i];
-                of.goes_on = false;  // inputs before its first token are zeros: others are left to the prefix
+                // Inputs before its first token are zeros: others are left to the prefix. A filter of one tap has none.
+                of.goes_on = kWidth == 1 && start[i] >= 0;
+                if constexpr (kWidth == 1) of.start = start[i];
                 const Copy copy(p, chosen[i], of, channel, of.template first<input_t, 1>(p, channel));
                 if (chosen[i].sequence >= 0) copy.load(p, channel, from, kept[i]);
             }

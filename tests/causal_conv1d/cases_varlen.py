@@ -215,6 +215,8 @@ UNIT = (
     without(Case(24, "9+70+3", snapshots="whole")),
     without(Case(24, "9+70+3", 1, "float32", snapshots="whole", **ROWS)),
     Case(24, "9+70+3", 1, snapshots="pool"),
+    Case(40, "3+9+40+5", 1, pool="columns_longer", initial="all", snapshots="whole"),
+    Case(40, "3+9+40+5", 1, pool="columns_longer", initial="all", snapshots="whole", **ROWS),
     Case(16, "9+70+3", 16, snapshots="pool", initial="all", moved=True),
     # Gates and residuals: each in every kernel, and beside addressed states.
     *(

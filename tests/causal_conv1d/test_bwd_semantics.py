@@ -82,6 +82,29 @@ def test_how_dout_lies_changes_no_bit(layout: str, run: Runner) -> None:
             assert_same_bits(got[name], first[name], f"{name} from dout that lies {dout}")
 
 
+APART = (
+    Case(1, 4, 34),
+    Case(3, 5, 21, 4, "float16", **STATES),
+    Case(2, 4, 34, 10, "float32", activation=None),
+    Case(2, 3, 34, layout="offset_alike", dout="expanded", final=True),
+    Case(2, 4, 34, **ALL),
+    Case(2, 6, 34, layout="channel_last"),
+)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("case", APART, ids=lambda case: case.id)
+def test_channels_do_not_see_each_other(case: Case, value: float, run: Runner) -> None:
+    """Rows lie end to end, and a vector with the end of one has the beginning of the next one."""
+    values = case.inputs()
+    first = run(case, values)
+    values["x"][:, 1] = value
+    for name, got in run(case, values).items():
+        axis = int(name in ("dx", "dinitial_states"))
+        others, wanted = (np.delete(each, 1, axis) for each in (got, first[name]))
+        assert_same_bits(others, wanted, f"{name} of the other channels")
+
+
 @pytest.mark.parametrize("layout", ["channels", "tokens"])
 def test_packed_sequences_are_as_if_alone(layout: str, run: Runner) -> None:
     """dx and dinitial_states to the bit; the sums over all sequences but for their order."""

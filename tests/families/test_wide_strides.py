@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuconv.runtime.trees import LINKS
 from tests import emulator
 from tests.causal_conv1d import cases_bwd, cases_dense, cases_states, cases_update, cases_varlen, cases_varlen_bwd
 from tests.emulator.family import EmulatedArray
@@ -47,6 +48,8 @@ WIDE: tuple[tuple[Any, dict[str, int]], ...] = (
             ({}, "conv_state_indices"),
             ({"seqlen": 2}, "x"),
             ({"seqlen": 4, "window": "channels", "rows": True}, "intermediate_state_indices"),
+            ({"seqlen": 3, "tree": True}, "parents"),
+            *(({"seqlen": 3, "tree": True, "links": True}, name) for name in LINKS),
         )
     ),
     (cases_bwd.Case(2, 3, 300), {"x": 0, "dout": 0, "dx": 0}),
