@@ -32,7 +32,7 @@ _RUNTIME = _HERE / "runtime"
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-fno-omit-frame-pointer")
 _OF_KERNELS = (
     # Builds take longer than launches, and without optimisation half as long. Every call in the source is then one in
-    # the program, too, which the runtime relies on, and a debugger sees all variables.
+    # the program, too (qualifiers.h), which the runtime relies on, and a debugger sees all variables.
     "-O0",
     "-g",
     "-fsanitize=address,undefined",
