@@ -70,9 +70,9 @@ struct WarpScan {
     // As take(), join() and run() of links that all lanes have put, of which those of the lanes in `cuts` let nothing
     // through, not even NaN. Every lane gets what comes behind the last link of its recurrence, which one lane walks.
     __device__ __forceinline__ float run_apart(int lane, unsigned cuts, float before) {
-        sync_warp();
         const int k = lane / kLanes;
         float value = before;
+        sync_warp();
         if (k >= kStates) cuts = reversed(cuts);
 #pragma unroll 1
         for (int i = 0; i < kWarpSize && lane % kLanes == 0; ++i) {
