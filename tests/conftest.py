@@ -41,16 +41,22 @@ def missing_memory() -> str | None:
     return None if free >= BIG_MEMORY_GIB * 2**30 else f"less than {BIG_MEMORY_GIB} GiB of GPU memory are free"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what the machine cannot run."""
-    for item in items:
-        needs_gpu = any(item.iter_markers("gpu")) or any(item.iter_markers("big_memory"))
-        if not needs_gpu:
-            continue
-        reason = missing_gpu()
-        if reason is None and any(item.iter_markers("big_memory")):
-            reason = missing_memory()
-        if reason is not None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what the machine cannot run. Without a GPU the first test that needs one stands for all of them."""
+    needing = [item for item in items if any(item.iter_markers("gpu")) or any(item.iter_markers("big_memory"))]
+    if not needing:
+        return
+    if (reason := missing_gpu()) is not None:
+        first, *others = needing
+        first.add_marker(pytest.mark.skip(reason=f"{reason} ({len(needing)} tests need one)"))
+        # To skip each of more than ten thousand tests takes half a minute.
+        dropped = set(others)
+        items[:] = [item for item in items if item not in dropped]
+        config.hook.pytest_deselected(items=others)
+        return
+    for item in needing:
+        if any(item.iter_markers("big_memory")) and (reason := missing_memory()) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -14,7 +14,10 @@ Infinities and NaN go through these formulas by the rules of IEEE 754, on every 
 * NaN in dt, x or B makes the states of its channel NaN from that token on, NaN in C or z only that token's result;
 * an infinite x makes the result infinite or, where terms of opposite signs or a zero meet it, NaN. Without D there is
   no term D * x, while D = 0 times an infinite x is NaN;
+* A has to be finite in scans and replays: they multiply it with the dt = 0 of places that have no token, too;
 * z = inf passes y times inf on; z = -inf gives NaN, for the limit 0 is not what z * sigmoid(z) computes.
+
+What is not finite in one packed sequence reaches no result of another one, only sums over sequences, such as dA.
 
 A state that is infinite stays infinite or becomes NaN. Which of the two, and whether sums of finite terms overflow in
 float32, may depend on how a kernel groups tokens.

@@ -86,7 +86,7 @@ def selective_scan_bwd(
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.
         delta: shape and dtype of u.
-        A: (dim, d_state), float32, d_state 1 to 256.
+        A: (dim, d_state), float32, finite, d_state 1 to 256.
         B: (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen) of u's dtype, or a constant (dim, d_state) of
             u's dtype or float32.
         C: as B, and with as many groups unless one of them is a constant.
@@ -163,7 +163,7 @@ def selective_scan_varlen_bwd(
     Args:
         u: (dim, total), float32, float16 or bfloat16; total up to 2**30.
         delta: shape and dtype of u.
-        A: (dim, d_state), float32, d_state 1 to 256.
+        A: (dim, d_state), float32, finite, d_state 1 to 256.
         B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
         C: as B, with as many groups.
         D: (dim,), u's dtype or float32.

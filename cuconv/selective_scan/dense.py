@@ -58,7 +58,7 @@ def selective_scan_fn(
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.
         delta: shape and dtype of u.
-        A: (dim, d_state), float32, d_state 1 to 256.
+        A: (dim, d_state), float32, finite, d_state 1 to 256.
         B: (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen) of u's dtype, or a constant (dim, d_state) of
             u's dtype or float32.
         C: shape and dtype as for B, with as many groups unless one of the two is a constant.

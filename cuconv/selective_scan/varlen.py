@@ -88,7 +88,7 @@ def selective_scan_varlen_fn(
         ssm_states: (slots, dim, d_state), any of these dtypes, or codes of int16, int8 or float8_e4m3fn with
             state_scale; updated in place. None: sequences start from zeros and leave nothing.
         delta: shape and dtype of u.
-        A: (dim, d_state), float32, d_state 1 to 256.
+        A: (dim, d_state), float32, finite, d_state 1 to 256.
         B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
             Beside a batch (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen).
         C: shape and dtype of B.

@@ -92,7 +92,7 @@ def selective_state_update_replay(
         x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. The most
             tokens of a sequence are the least of 16, window and ring_rows - window; packed ones with more give 0.
         dt: shape of x, or that before headdim; x's dtype or float32.
-        A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Not positive.
+        A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Finite, not positive.
         B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
             nheads is a multiple of ngroups. C meets states and tokens apart: results of a token whose C is not finite
             may be NaN where those of the plain step are infinite, and with states of 8-bit codes they are.

@@ -94,7 +94,7 @@ def selective_state_update_materialise(
         B_ring: (slots, ngroups, ring_rows, d_state), x_ring's dtype or, where A is float32, that.
         dt_ring: (slots, nheads, ring_rows), float32.
         cursors: (slots, 4), int32.
-        A: (nheads,) or (nheads, headdim, d_state); x_ring's dtype or float32: one value a head, as in the step.
+        A: (nheads,) or (nheads, headdim, d_state); x_ring's dtype or float32, finite: one value a head, as in the step.
         state_batch_indices: (batch,), int32 or int64: the slots whose states and rings are read. Sequences with a slot
             that is negative, pad_slot_id, null_slot or outside the pool are left out.
         dst_state_batch_indices: (batch,), int32 or int64: the slots of the states that are written, the same when None.

@@ -114,7 +114,7 @@ struct ChunkTokens {
     __device__ __forceinline__ ChunkTokens(const SelectiveScanBwdOperands& p, int batch, int chunk,
                                            bool shares_chunks) {
         int end = p.total;
-        bool is_padding = false;
+        bool is_padding = false, has_next = true;
         if (p.query_start_loc == nullptr || shares_chunks) {
             sequence = batch;
             begin = chunk * kChunk;
@@ -123,9 +123,15 @@ struct ChunkTokens {
             // Sequence i, counted from -1 for the padding in front, has the chunks from first_token(i) / kChunk + i + 1
             // on: at least one each, and enough for its tokens.
             int low = -1, high = p.sequences;
+            bool is_found = false;  // a chunk of this number as the first one of a sequence
             while (low < high) {
                 const int middle = low + (high - low + 1) / 2;
-                if (first_token(p, middle) / kChunk + middle + 1 <= chunk) {
+                const int number = first_token(p, middle) / kChunk + middle + 1;
+                // Where borders fall, which is wrong, neighbouring chunks may find sequences that are none. They depend
+                // on each other only where all that they look at is on the same side of both: nothing waits forever.
+                is_found |= number == chunk;
+                has_next &= number != chunk + 1;
+                if (number <= chunk) {
                     low = middle;
                 } else {
                     high = middle - 1;
@@ -137,7 +143,7 @@ struct ChunkTokens {
             sequence = low;
             begin = min(first + max(number, 0) * kChunk, p.total);
             end = low >= p.sequences ? p.total : first_token(p, low + 1);
-            is_first = number == 0 && !is_padding;
+            is_first = (number == 0 || is_found) && !is_padding;
         }
         // All threads agree, and the compiler knows it.
         begin = uniform(begin);
@@ -148,7 +154,7 @@ struct ChunkTokens {
             front = uniform(min(max(first_token(p, 0) - begin, 0), stored));
             live = uniform(min(max(first_token(p, p.sequences) - begin, 0), stored));
         }
-        is_last = begin + kChunk >= end;
+        is_last = begin + kChunk >= end || !has_next;
     }
 
     // Whether a token of the chunk is one of a sequence.
@@ -179,7 +185,7 @@ struct ChunkTokens {
     __device__ __forceinline__ bool is_unused() const { return stored == 0 && !is_first; }
 };
 
-// Where sequences begin in a chunk that they share.
+// Where sequences begin in a chunk that they share, and the padding behind the last one.
 template <typename Shape>
 struct Cuts {
     unsigned bits[kChunk / Shape::kTokens];  // of each lane's tokens
@@ -198,7 +204,7 @@ struct Cuts {
             }
         }
         __syncthreads();
-        for (int number = low + thread; number < p.sequences; number += Shape::kThreads) {
+        for (int number = low + thread; number <= p.sequences; number += Shape::kThreads) {
             const int token = first_token(p, number) - tokens.begin;
             if (token >= kChunk) break;
             if (token >= 0) atomicOr(&bits[token / Shape::kTokens], 1u << token % Shape::kTokens);

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import itertools
 import os
 import random
 import re
@@ -32,7 +33,7 @@ _RUNTIME = _HERE / "runtime"
 _COMMON = ("-std=c++17", "-fPIC", "-shared", "-fno-omit-frame-pointer")
 _OF_KERNELS = (
     # Builds take longer than launches, and without optimisation half as long. Every call in the source is then one in
-    # the program, too, which the runtime relies on, and a debugger sees all variables.
+    # the program, too (qualifiers.h), which the runtime relies on, and a debugger sees all variables.
     "-O0",
     "-g",
     "-fsanitize=address,undefined",
@@ -53,8 +54,13 @@ _OF_KERNELS = (
 # The runtime is not sanitized: it moves between stacks and writes where kernels must not.
 _OF_RUNTIME = (*_COMMON, "-O1", "-g")
 
-_VARIANTS_A_BUILD = 6
-"""Specialisations per build. Reading the headers costs as much as one; with more, a core is idle at the end."""
+_FEWEST_A_BUILD, _MOST_A_BUILD = 6, 24
+"""Specialisations per build. Reading the headers costs as much as one, and a build compiles functions of the same types
+once: 24 in one take about half the time that they take in four. With too few builds a core is idle at the end.
+"""
+
+_BUILDS_A_PROCESSOR = 4
+"""Builds per processor from which on none is idle for long at the end."""
 
 _FOLDERS_KEPT = 3
 """Folders kept of each kernel, one for each state of its source: enough to change to another branch and back."""
@@ -114,19 +120,32 @@ def build(kernels: Iterable[Kernel]) -> None:
     units: dict[tuple[type[Kernel], str], list[Kernel]] = {}
     for kernel in dict.fromkeys(kernels):
         units.setdefault((type(kernel), kernel.unit), []).append(kernel)
-    tasks: list[tuple[_Unit, Sequence[Kernel]]] = []
+    absent: list[tuple[_Unit, list[Kernel]]] = []
     for of_unit in units.values():
         for unit in (_Unit(of_unit[0], ordinary) for ordinary in {False, asks_how_it_starts(of_unit[0])}):
-            wanted = [kernel for kernel in of_unit if unit.find(kernel) is None]
-            count = -(-len(wanted) // _VARIANTS_A_BUILD)
-            tasks += [(unit, wanted[i::count]) for i in range(count)]
+            absent.append((unit, unit.absent(of_unit)))
+    most = variants_a_build(sum(len(wanted) for _, wanted in absent), processors())
+    tasks: list[tuple[_Unit, Sequence[Kernel]]] = []
+    for unit, wanted in absent:
+        # In this order every process divides them alike, and neighbours have types in common.
+        wanted.sort(key=lambda kernel: kernel.expression)
+        count = -(-len(wanted) // most)
+        bounds = [i * len(wanted) // max(1, count) for i in range(count + 1)]
+        tasks += [(unit, wanted[begin:end]) for begin, end in itertools.pairwise(bounds)]
     # In another order than another process, which would else wait for each of these builds.
     random.shuffle(tasks)
     with ThreadPoolExecutor(processors()) as pool:
         first = pool.submit(runtime)
-        for done in [pool.submit(unit.build, chosen) for unit, chosen in tasks]:
+        for done in [pool.submit(unit.build_absent, chosen) for unit, chosen in tasks]:
             done.result()
         first.result()
+
+
+def variants_a_build(wanted: int, at_a_time: int) -> int:
+    """The most specialisations of one build: fewer where not enough builds would be left for the processors."""
+    if at_a_time == 1:
+        return _MOST_A_BUILD
+    return min(_MOST_A_BUILD, max(_FEWEST_A_BUILD, wanted // (_BUILDS_A_PROCESSOR * at_a_time)))
 
 
 class _Unit:
@@ -150,6 +169,15 @@ class _Unit:
         except OSError:
             return None
         return library if library.is_file() else None
+
+    def absent(self, kernels: Iterable[Kernel]) -> list[Kernel]:
+        """The specialisations that are not built yet."""
+        return [kernel for kernel in kernels if self.find(kernel) is None]
+
+    def build_absent(self, kernels: Sequence[Kernel]) -> None:
+        """Build one library of those that no process has built meanwhile."""
+        if wanted := self.absent(kernels):
+            self.build(wanted)
 
     def build(self, kernels: Sequence[Kernel]) -> Path:
         """Build one library, and write a file for every specialisation that names the library."""

@@ -121,6 +121,7 @@ def test_what_is_built_is_found_by_its_content(tmp_path: Path, monkeypatch: pyte
 @needs_gxx
 @pytest.mark.usefixtures("empty_cache")
 def test_only_what_is_missing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "processors", lambda: 2)
     kernels = [broken.kernel("null_pointer", threads) for threads in (32, 64, 96, 128, 160, 192, 224, 256)]
     emulator.prebuild(kernels[:1])
     targets = builds(monkeypatch)
@@ -132,6 +133,38 @@ def test_only_what_is_missing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler.library(kernels[0]).unlink()
     assert compiler.library(kernels[0]).is_file()
     assert len(targets) == 3
+
+
+@needs_gxx
+@pytest.mark.usefixtures("empty_cache")
+def test_two_processes_divide_builds_alike_and_each_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes to each of its builds when the first has just done it."""
+    monkeypatch.setattr(compiler, "processors", lambda: 1)
+    monkeypatch.setattr(compiler, "_MOST_A_BUILD", 2)
+    kernels = [broken.kernel("null_pointer", 32 * (i + 1)) for i in range(4)]
+    find, build = compiler._Unit.find, compiler._Unit.build
+    monkeypatch.setattr(compiler._Unit, "build", lambda unit, chosen: planned.append(list(chosen)))
+    divided = []
+    for order in (kernels, kernels[::-1]):
+        planned: list[list[Any]] = []
+        emulator.prebuild(order)
+        divided.append(sorted(planned, key=str))
+    assert divided[0] == divided[1] and [len(chosen) for chosen in divided[0]] == [2, 2]
+    monkeypatch.setattr(compiler._Unit, "build", build)
+    targets = builds(monkeypatch)
+    emulator.prebuild(kernels)
+    assert len(targets) == 2
+    early = iter(kernels)
+    monkeypatch.setattr(compiler._Unit, "find", lambda unit, kernel: find(unit, kernel) if not next(early, 0) else None)
+    emulator.prebuild(kernels)
+    assert len(targets) == 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "at_a_time", "most"), [(991, 1, 24), (3, 1, 24), (991, 2, 24), (991, 16, 15), (40, 2, 6), (0, 64, 6)]
+)
+def test_builds_are_as_large_as_leaves_no_processor_idle(wanted: int, at_a_time: int, most: int) -> None:
+    assert compiler.variants_a_build(wanted, at_a_time) == most
 
 
 @needs_gxx

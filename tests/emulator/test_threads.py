@@ -142,6 +142,16 @@ def test_a_barrier_in_a_branch_is_found() -> None:
     assert all("divergent_barrier.cu:" in line for line in (lines[1], lines[3]))
 
 
+def test_votes_in_two_branches_by_one_function_are_found() -> None:
+    """The same line of the function, in calls from two places."""
+    kernel = broken.kernel("divergent_helper")
+    lines = finding(kernel, row(64), row(64))
+    assert lines[0] == "emulator: threads that wait for each other came to different places: __any_sync"
+    helper = frame(kernel, "return __any_sync", "any_above")
+    even, odd = (frame(kernel, f"of {which} lanes") for which in ("even", "odd"))
+    assert sorted([lines[1:3], lines[4:6]]) == [[helper, even], [helper, odd]]
+
+
 def test_a_mask_without_the_calling_lane_is_found() -> None:
     kernel = broken.kernel("wrong_mask")
     assert finding(kernel, row(64), row(64))[:2] == [

@@ -16,7 +16,9 @@
 #define __global__
 #define __constant__
 #define __grid_constant__
-#define __forceinline__ inline __attribute__((always_inline))
+// Calls are faster to compile than copies of a function at every place that calls it: the builds of all small cases
+// take less than half the time.
+#define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)

@@ -1,6 +1,7 @@
 // The block that is running: its threads and their states.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -14,9 +15,23 @@ namespace emulator {
 // kPreceded: waits for the preceding kernel.
 enum class State { kReady, kYielded, kWaiting, kPreceded, kReturned };
 
+// The calls that led from a kernel to the runtime, by the addresses to return to, the innermost first. Two calls of one
+// device function are two places, so that threads which wait in different branches are found also where the branches
+// call the same function.
+struct Calls {
+    static constexpr int kMost = 32;
+
+    const void* addresses[kMost];  // null behind the last
+
+    bool operator==(const Calls& other) const { return std::equal(addresses, addresses + kMost, other.addresses); }
+    bool operator!=(const Calls& other) const { return !(*this == other); }
+};
+
+inline constexpr Calls kNowhere{};
+
 struct Wait {
     const char* what;
-    const void* where;
+    Calls where;
     unsigned mask;  // lanes of the warp to wait for; 0 stands for all threads of the block
 };
 
@@ -54,6 +69,19 @@ struct Block {
 
 extern Block block;
 
+// The calls that led the running thread to the function that calls this one. Device code and the runtime keep frame
+// pointers: each points at the caller's, and next to that lies the address to return to.
+inline __attribute__((always_inline)) Calls calls_here() {
+    Calls calls{};
+    const Fiber& fiber = *block.self().fiber;
+    const auto* frame = static_cast<void* const*>(__builtin_frame_address(0));
+    for (int i = 0; i < Calls::kMost && fiber.has_on_stack(frame); ++i) {
+        calls.addresses[i] = frame[1];
+        frame = static_cast<void* const*>(frame[0]);
+    }
+    return calls;
+}
+
 // Set when the launch has reached its time limit.
 extern volatile bool is_late;
 
@@ -72,6 +100,6 @@ void forget_shared_contents();
 // All of these end the process. The first reports which threads wait where.
 [[noreturn]] void report_deadlock();
 [[noreturn]] void report_divergence(const Wait& a, const Wait& b);
-[[noreturn]] void fail(const void* where, const char* format, ...) __attribute__((format(printf, 2, 3)));
+[[noreturn]] void fail(const Calls& where, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
 }  // namespace emulator

@@ -15,15 +15,19 @@ namespace emulator {
 
 namespace {
 
-// The stack frames of an address, the innermost first: several where functions were inlined.
-std::string frames(const void* where) {
-    if (where == nullptr) return "";
-    char text[4096] = {};
-    // The address is the one to return to. The call that is reported lies just before it.
-    const char* const call = static_cast<const char*>(where) - 1;
-    __sanitizer_symbolize_pc(const_cast<char*>(call), "    #%n in %f %s:%l", text, sizeof text - 1);
+// The stack frames of these calls: several for one where functions were inlined.
+std::string frames(const Calls& where) {
     std::string lines;
-    for (const char* frame = text; *frame != '\0'; frame += std::strlen(frame) + 1) lines += std::string(frame) + "\n";
+    for (const void* const address : where.addresses) {
+        if (address == nullptr) break;
+        char text[4096] = {};
+        // The address is the one to return to. The call that is reported lies just before it.
+        const char* const call = static_cast<const char*>(address) - 1;
+        __sanitizer_symbolize_pc(const_cast<char*>(call), "    #%n in %f %s:%l", text, sizeof text - 1);
+        for (const char* frame = text; *frame != '\0'; frame += std::strlen(frame) + 1) {
+            lines += std::string(frame) + "\n";
+        }
+    }
     return lines;
 }
 
@@ -74,7 +78,7 @@ extern "C" void emulator_handle_signals() {
     std::signal(SIGUSR1, on_late);
 }
 
-void fail(const void* where, const char* format, ...) {
+void fail(const Calls& where, const char* format, ...) {
     char text[500];
     std::va_list arguments;
     va_start(arguments, format);

@@ -36,6 +36,11 @@ Fiber::~Fiber() {
     munmap(mapping_, kGuardBytes + kStackBytes);
 }
 
+bool Fiber::has_on_stack(const void* address) const {
+    const char* const stack = mapping_ + kGuardBytes;
+    return stack <= address && address < stack + kStackBytes;
+}
+
 void Fiber::start() {
     __sanitizer_finish_switch_fiber(nullptr, &resumer_stack, &resumer_stack_bytes);
     running->body_();

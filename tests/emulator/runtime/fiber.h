@@ -14,6 +14,8 @@ class Fiber {
     // Runs the fiber until it suspends itself.
     void resume();
 
+    bool has_on_stack(const void* address) const;
+
     // Returns to the caller of the running fiber's resume().
     static void suspend();
 

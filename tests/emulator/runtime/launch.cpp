@@ -179,7 +179,7 @@ void run_block(Orders& orders) {
 extern "C" void emulator_launch(void (*entry)(const void*), const void* params, const unsigned* grid,
                                 const unsigned* threads, unsigned shared_bytes, unsigned long long seed) {
     if (std::size_t{threads[0]} * threads[1] * threads[2] > kMaxThreads) {
-        fail(nullptr, "%u x %u x %u threads in a block, %u is the most", threads[0], threads[1], threads[2],
+        fail(kNowhere, "%u x %u x %u threads in a block, %u is the most", threads[0], threads[1], threads[2],
              kMaxThreads);
     }
     kernel = entry;

@@ -16,7 +16,7 @@ constexpr std::size_t kReach = std::size_t{64} << 30;
 
 char* map(char* at, std::size_t bytes, int access, int flags) {
     void* mapped = mmap(at, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
-    if (mapped == MAP_FAILED) fail(nullptr, "no memory for %zu bytes", bytes);
+    if (mapped == MAP_FAILED) fail(kNowhere, "no memory for %zu bytes", bytes);
     return static_cast<char*>(mapped);
 }
 

@@ -64,7 +64,7 @@ bool open_behind_wait() {
     block.has_waited = true;
     for (const Early& range : early) {
         if (std::memcmp(range.begin, range.content.data(), range.content.size()) != 0) {
-            fail(nullptr, "a store before the wait for the preceding kernel");
+            fail(kNowhere, "a store before the wait for the preceding kernel");
         }
     }
     for (const Window& window : windows) {
@@ -74,7 +74,7 @@ bool open_behind_wait() {
 }
 
 void wait_for_preceding() {
-    const void* const where = __builtin_return_address(0);
+    const Calls where = calls_here();
     Thread& self = block.self();
     if (!is_expected) fail(where, "a wait for the preceding kernel, and the kernel's class does not say EARLY");
     if (self.has_waited) fail(where, "a second wait for the preceding kernel");
@@ -85,7 +85,7 @@ void wait_for_preceding() {
 
 void check_waited() {
     if (is_expected && !block.self().has_waited)
-        fail(nullptr, "a thread that ends without a wait for the preceding kernel");
+        fail(kNowhere, "a thread that ends without a wait for the preceding kernel");
 }
 
 }  // namespace emulator

@@ -28,7 +28,7 @@ std::size_t declared;
 std::size_t dynamic_bytes;
 std::uint64_t launch;
 
-void* allocate(std::size_t bytes, std::size_t alignment, const void* where) {
+void* allocate(std::size_t bytes, std::size_t alignment, const Calls& where) {
     const std::size_t begin = (used + kGuard + alignment - 1) / alignment * alignment;
     if (begin + bytes + kGuard > sizeof region) fail(where, "the block wants more shared memory than any GPU has");
     used = begin + bytes;
@@ -46,7 +46,7 @@ void begin_shared_memory(unsigned bytes) {
     extents.clear();
     used = declared = 0;
     dynamic_bytes = bytes;
-    allocate(bytes, kDynamicAlignment, nullptr);
+    allocate(bytes, kDynamicAlignment, kNowhere);
 }
 
 void forget_shared_contents() {
@@ -55,7 +55,7 @@ void forget_shared_contents() {
 
 void place(SharedVariable& variable) {
     if (variable.launch == launch) return;
-    const void* const where = __builtin_return_address(0);
+    const Calls where = calls_here();
     declared += variable.bytes;
     if (declared > kStaticCapacity) fail(where, "%zu bytes of static shared memory, 48 KiB is the most", declared);
     if (declared + dynamic_bytes > kCapacity) {

@@ -22,11 +22,11 @@ bool waits_for_lanes(const Thread& thread) {
 void yield() {
     block.self().state = State::kYielded;
     Fiber::suspend();
-    if (is_late) fail(__builtin_return_address(0), "the launch does not end");
+    if (is_late) fail(calls_here(), "the launch does not end");
 }
 
 void barrier(const char* what) {
-    const Wait here{what, __builtin_return_address(0), 0};
+    const Wait here{what, calls_here(), 0};
     if (++block.at_barrier < block.threads.size()) {
         suspend_until_ready(here);
         return;
@@ -43,7 +43,7 @@ void barrier(const char* what) {
 }
 
 void refuse_width(const char* what, int width) {
-    fail(__builtin_return_address(0), "%s with a width of %d, which is no power of two up to 32", what, width);
+    fail(calls_here(), "%s with a width of %d, which is no power of two up to 32", what, width);
 }
 
 unsigned lane() {
@@ -58,7 +58,7 @@ static unsigned existing_lanes() {
 
 const Lanes& exchange(const char* what, unsigned mask, std::uint64_t value) {
     Thread& self = block.self();
-    const Wait here{what, __builtin_return_address(0), mask};
+    const Wait here{what, calls_here(), mask};
     if ((mask >> lane() & 1) == 0)
         fail(here.where, "%s with mask 0x%08x, which does not name the calling lane", what, mask);
     self.value = value;
