@@ -51,6 +51,10 @@ class Process:
         try:
             pickle.dump(job, child.stdin)
             child.stdin.flush()
+            # The child starts before the clock: on a busy machine that takes longer than a short limit. The byte is
+            # read past the buffer, so that select() sees all that follows.
+            if os.read(child.stdout.fileno(), 1) != worker.READY:
+                raise EOFError
             for limit in (time_limit, *TIMES_TO_REPORT):
                 if select.select([child.stdout], [], [], limit)[0]:
                     break

@@ -18,6 +18,9 @@ import sys
 from typing import Any, NoReturn
 
 SANITIZER = "EMULATOR_SANITIZER"
+READY = b"."
+"""What is replied first to a job: signals are handled now, and the time of the launch begins."""
+
 _NO_RANDOM_ADDRESSES = 0x0040000
 _PR_SET_PDEATHSIG = 1
 
@@ -103,6 +106,10 @@ def serve() -> None:
                 job = pickle.load(sys.stdin.buffer)
             except EOFError:
                 return
+            load_runtime(job["runtime"])
+            load_kernels(job["library"])
+            replies.write(READY)
+            replies.flush()
             pickle.dump(launch(job), replies)
             replies.flush()
 
