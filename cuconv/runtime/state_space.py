@@ -17,7 +17,9 @@ Infinities and NaN go through these formulas by the rules of IEEE 754, on every 
 * A has to be finite in scans and replays: they multiply it with the dt = 0 of places that have no token, too;
 * z = inf passes y times inf on; z = -inf gives NaN, for the limit 0 is not what z * sigmoid(z) computes.
 
-What is not finite in one packed sequence reaches no result of another one, only sums over sequences, such as dA.
+What is not finite in one packed sequence reaches no result of another one, but for gradients of scans: sums over
+sequences, such as dA, and per-token gradients of the sequences next to it in the same 256 tokens. To keep these apart
+takes 4 to 10 % longer on an H200.
 
 A state that is infinite stays infinite or becomes NaN. Which of the two, and whether sums of finite terms overflow in
 float32, may depend on how a kernel groups tokens.

@@ -85,11 +85,6 @@ __device__ __forceinline__ int highest(unsigned bits) {
     return 31 - __clz(static_cast<int>(bits));
 }
 
-// The bits in the opposite order.
-__device__ __forceinline__ unsigned reversed(unsigned bits) {
-    return __brev(bits);
-}
-
 // A number that is the same in all lanes, now known to the compiler to be so: it computes what follows from it once for
 // the warp, and treats branches on it as uniform.
 template <typename Int>

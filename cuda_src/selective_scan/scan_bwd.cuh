@@ -185,7 +185,7 @@ struct ChunkTokens {
     __device__ __forceinline__ bool is_unused() const { return stored == 0 && !is_first; }
 };
 
-// Where sequences begin in a chunk that they share, and the padding behind the last one.
+// Where sequences begin in a chunk that they share.
 template <typename Shape>
 struct Cuts {
     unsigned bits[kChunk / Shape::kTokens];  // of each lane's tokens
@@ -204,7 +204,7 @@ struct Cuts {
             }
         }
         __syncthreads();
-        for (int number = low + thread; number <= p.sequences; number += Shape::kThreads) {
+        for (int number = low + thread; number < p.sequences; number += Shape::kThreads) {
             const int token = first_token(p, number) - tokens.begin;
             if (token >= kChunk) break;
             if (token >= 0) atomicOr(&bits[token / Shape::kTokens], 1u << token % Shape::kTokens);

@@ -67,23 +67,6 @@ struct WarpScan {
         return value;
     }
 
-    // As take(), join() and run() of links that all lanes have put, of which those of the lanes in `cuts` let nothing
-    // through, not even NaN. Every lane gets what comes behind the last link of its recurrence, which one lane walks.
-    __device__ __forceinline__ float run_apart(int lane, unsigned cuts, float before) {
-        const int k = lane / kLanes;
-        float value = before;
-        sync_warp();
-        if (k >= kStates) cuts = reversed(cuts);
-#pragma unroll 1
-        for (int i = 0; i < kWarpSize && lane % kLanes == 0; ++i) {
-            const float own = end[k][i];
-            end[k][i] = value;
-            value = (cuts >> i & 1) != 0 ? own : fmaf(value, whole[k][i], own);
-        }
-        sync_warp();
-        return from_group_lane<kLanes>(value, 0);
-    }
-
     // What comes before this lane's links of the state k.
     __device__ __forceinline__ float forward(int lane, int k) const { return end[k][lane]; }
     __device__ __forceinline__ float back(int lane, int k) const { return end[kStates + k][kWarpSize - 1 - lane]; }
@@ -177,12 +160,6 @@ struct ChannelSums {
             clear(dB[s]);
             clear(dC[s]);
         }
-    }
-
-    // Where the sums of a state are in scratch.
-    __device__ __forceinline__ float* dB_place(int n) const { return matrices + n * kChunk + lane * kTokens; }
-    __device__ __forceinline__ float* dC_place(const SelectiveScanBwdOperands& p, int n) const {
-        return dB_place(p.d_state + n);
     }
 
     // Goes on from what the channels before this one have left of these states. It is there by the time that the first
@@ -303,38 +280,24 @@ struct StatesPass {
                 dC = fmaf(lane.gy[t], now, dC);
                 lane.y[t] = fmaf(c[k][t], now, lane.y[t]);
             }
-            // Apart, because what few lanes do others would skip instruction by instruction.
-            if (kHasStates && begun != 0) {
-                go_back<true>(lane, begun, kept, n, k, scan, sums, dA[k]);
-            } else {
-                go_back<false>(lane, 0, kept, n, k, scan, sums, dA[k]);
+            float e = pull[k][kTokens - 1] + scan.back(lane.lane, k);
+            dA[k] = 0.0f;
+#pragma unroll
+            for (int t = kTokens - 1; t >= 0; --t) {
+                const float product = e * kept[t];
+                float& dB = sums.dB[k][kConstantB && kIsTight ? 0 : t];
+                dB = fmaf(e, lane.dt_u[t], dB);
+                lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
+                lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
+                dA[k] = fmaf(product, lane.dt[t], dA[k]);
+                // The gradient of an initial state is made of this one.
+                if (kHasStates && (begun >> t & 1) != 0) sequences->put(n + k, lane.lane, t, e);
+                if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
             }
         }
     }
 
  private:
-    // finish() from the last token to the first. With kBegins the gradients of the states behind tokens that have a bit
-    // in `begun` are kept.
-    template <bool kBegins>
-    __device__ __forceinline__ void go_back(LaneTokens<Shape>& lane, unsigned begun, const float (&kept)[kTokens],
-                                            int n, int k, const WarpScan<kStates>& scan,
-                                            ChannelSums<Shape, kConstantB, kConstantC>& sums, float& dA) {
-        float e = pull[k][kTokens - 1] + scan.back(lane.lane, k);
-        dA = 0.0f;
-#pragma unroll
-        for (int t = kTokens - 1; t >= 0; --t) {
-            const float product = e * kept[t];
-            float& dB = sums.dB[k][kConstantB && kIsTight ? 0 : t];
-            dB = fmaf(e, lane.dt_u[t], dB);
-            lane.e_B[t] = fmaf(e, b[k][t], lane.e_B[t]);
-            lane.e_Aah[t] = fmaf(product, A[k], lane.e_Aah[t]);
-            dA = fmaf(product, lane.dt[t], dA);
-            // The gradient of an initial state is made of this one.
-            if (kBegins && (begun >> t & 1) != 0) sequences->put(n + k, lane.lane, t, e);
-            if (t > 0) e = fmaf(e, decay[k][t], pull[k][t - 1]);
-        }
-    }
-
     // What goes from a token's result to the gradient of the state behind it, and at a sequence's last token what comes
     // from its last state.
     __device__ __forceinline__ float pull_of(const LaneTokens<Shape>& lane, int k, int t,

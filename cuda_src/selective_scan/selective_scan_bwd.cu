@@ -24,7 +24,6 @@
 // kConstantB   whether B is (dim, d_state)                            kConstantC   whether C is
 // kSharesChunks  whether packed sequences share chunks                kHasStates   whether these have states
 #include "selective_scan/scan_bwd_ends.cuh"
-#include "selective_scan/scan_bwd_isolated.cuh"
 #include "selective_scan/scan_bwd_numbers.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 #include "selective_scan/scan_bwd_tokens.cuh"
@@ -49,7 +48,7 @@ struct SelectiveScanBwdTraits {
     // Whether shared memory keeps the place of sums over channels, which saves the spills of most types with states.
     static constexpr bool kKeepsPlace = kIsTight || kHasStates;
     // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
-    static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0 && !kSharesChunks;
+    static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0 && !kHasStates;
     // The shared memory of kHasStates, for SequenceEnds.
     static constexpr int kDynamicBytes = 45072;
     static_assert(kThreads == Shape::kThreads && kDynamicBytes == sizeof(SequenceEnds<Shape>));
@@ -156,24 +155,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             if (first_state == 0) token_sums.store(i - 1);
             const float seed = place.template seed<false>(number, bits, first_state);
             const float before = scan.run(lane, links, seed);
-            float sums[kStates];
-            bool is_apart = false;
-            if constexpr (kSharesChunks) {
-                // What is not finite anywhere in a recurrence is not finite at its end.
-                is_apart = lanes_where(!isfinite(before)) != 0;
-                if (__builtin_expect(is_apart, false)) {
-                    IsolatedPass<Shape, Numbers, kHasStates> isolated;
-                    isolated.sequences = sequences;
-                    const float start = isolated.scan(lanes, shared, number, warp * kStates, scan, seed);
-                    place.hand_over(p, tokens, share.first_channel + i, first_state, start);
-                    isolated.finish(p, lanes, shared, number, warp * kStates, scan, channel_sums, sums);
-                }
-            }
-            if (!is_apart) {
-                place.hand_over(p, tokens, share.first_channel + i, first_state, before);
-                pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
-            }
+            place.hand_over(p, tokens, share.first_channel + i, first_state, before);
             if (is_last) place.advance();
+            float sums[kStates];
+            pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
             if constexpr (kHasStates) {
                 sync_warp();
                 sequences->store_gradients(p, shared.dt, Numbers::A(number, lane % kStates), share.first_channel + i,

@@ -49,12 +49,6 @@ __forceinline__ unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) 
     for (int i = 0; i < 4; ++i) found |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7u) & 0xffu) << 8 * i;
     return found;
 }
-__forceinline__ unsigned __brev(unsigned v) {
-    unsigned reversed = 0;
-    for (int i = 0; i < 32; ++i) reversed |= (v >> i & 1) << (31 - i);
-    return reversed;
-}
-
 __forceinline__ int __popc(unsigned v) {
     return __builtin_popcount(v);
 }

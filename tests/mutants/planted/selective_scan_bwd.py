@@ -18,11 +18,6 @@ _PACKED_APART = (
 )
 _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without_initial_state_dlast_state_D"
 
-_ISOLATED = tuple(
-    "families/test_isolation.py::test_nan_in_a_sequence_reaches_no_gradient_of_another"
-    f"[unit-emulated-5-off5+301+0+2+255+3x1+40+off2-without_initial_state_dlast_state-{side}]"
-    for side in ("even", "odd")
-)
 _FALLING = (
     "families/test_falling_borders.py::test_a_call_with_borders_that_fall_ends"
     "[unit-emulated-5-selective_scan_varlen_bwd-3-256+512+1-d_state_33-groups_3-dtype_float32]"
@@ -147,34 +142,6 @@ MUTANTS = (
         "                is_found |= number == chunk;\n",
         "",
         (_FALLING,),
-    ),
-    Mutant(
-        "NaN goes on to the next sequence in the same lane's tokens.",
-        "selective_scan/scan_bwd_isolated.cuh",
-        "return is_cut(t) ? more : fmaf(carry, decay[t], more);",
-        "return fmaf(carry, is_cut(t) ? 0.0f : decay[t], more);",
-        _ISOLATED,
-    ),
-    Mutant(
-        "NaN goes on to the next sequence in other lanes.",
-        "selective_scan/scan_bwd_states.cuh",
-        "(cuts >> i & 1) != 0 ? own : fmaf(value, whole[k][i], own)",
-        "fmaf(value, (cuts >> i & 1) != 0 ? 0.0f : whole[k][i], own)",
-        _ISOLATED,
-    ),
-    Mutant(
-        "NaN goes back past the wrong lanes.",
-        "selective_scan/scan_bwd_states.cuh",
-        "if (k >= kStates) cuts = reversed(cuts);",
-        "",
-        _ISOLATED,
-    ),
-    Mutant(
-        "NaN goes on to the padding behind the last sequence.",
-        "selective_scan/scan_bwd.cuh",
-        "number <= p.sequences; number += Shape::kThreads) {\n            const int token",
-        "number < p.sequences; number += Shape::kThreads) {\n            const int token",
-        _ISOLATED,
     ),
     Mutant(
         "A state goes on to the next sequence behind a lane's tokens.",
