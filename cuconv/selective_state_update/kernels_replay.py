@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -241,14 +241,29 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
 
     EARLY = SelectiveStateUpdateSingle.EARLY
 
+    BLOCKS: ClassVar[tuple[int, int]] = (7, 8)
+    """Blocks on a multiprocessor of float32 x beside states of 16 bits: as registers want it, and where crowded."""
+
     masked: bool
+    crowded: bool
+    """Whether all blocks run at once if a multiprocessor has one more of them than registers want."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateFoldSingle]:
         for d_state in D_STATES:
             for arrays in _arrays(d_state):
                 if arrays.pop("index32") and not arrays.pop("stochastic") and arrays["state_t"] in FLOATS:
-                    yield from (cls(d_state, **arrays, masked=masked) for masked in (False, True))
+                    for masked in (False, True):
+                        kernel = cls(d_state, **arrays, masked=masked, crowded=False)
+                        yield kernel
+                        if kernel.may_be_crowded:
+                            yield replace(kernel, crowded=True)
+
+    @property
+    def may_be_crowded(self) -> bool:
+        """Whether a lane wants more registers than a plain step's has."""
+        is_wide = self.input_t is FLOAT32 and self.state_t.itemsize == 2 and self.vec == 8
+        return is_wide and self.d_state == 128 and self.rows == 4 and not self.masked
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""

@@ -39,6 +39,17 @@ WHOLE = 96 * 2**20
 """Bytes of states from which whole rows make no difference. With those of few sequences a step takes less time: on an
 H200 1, 2, 4, 8 and 16 of bfloat16 6, 2, 12, 2 and 0.4 % (Mamba-2, 128 heads), 64 as long."""
 
+PAIRS = range(10 * 2**20, 384 * 2**20)
+"""Bytes of float32 states, beside x of 16 bits, of which a group of lanes has two rows, with stores that do not stay in
+the cache. Measured on an H200 for Mamba-2 with 128 heads and x of bfloat16: 12, 32 and 96 MiB take 8.3, 18.3 and 49.9
+us so, 8.4, 18.6 and 52.5 with four rows; 256 MiB 130.6 and 133.8 with 16. 8 MiB take 6.3 us so and 5.7 with four rows,
+512 MiB in slots 265.2 and 264.4 with 16. Beside x of float32, and where states go to other slots, two rows take longer
+at any size."""
+
+PAIRED = (64, 128)
+"""The d_state of such states. With 16, 32 sequences take 11.2 us so and 10.2 with four rows; with 256, 8 take 35.9 and
+35.3."""
+
 WALKED = 4 * 2**20
 """Bytes of codes from which warps walk over heads. Measured on an H200 for Mamba-2 with 128 heads and int8: 3 MiB take
 5.0 us otherwise and 5.6 so, 4 MiB 6.4 and 6.0, 6 MiB 7.6 and 7.1, with x of float32 11.0 and 7.4; 16 MiB 14.4 and 12.5,
@@ -192,7 +203,7 @@ def choose(
         "shared_decay": shared_decay,
         "masked": d_state != capacity(d_state),
     }
-    stream = not many and not chosen and _state_bytes(o) < LARGE
+    stream = not many and not chosen and (_state_bytes(o) < LARGE or (is_single and _is_paired(o, shared_decay)))
     if is_single:
         single = SelectiveStateUpdateSingle(**division, stream=stream, whole=False, moved=False)
         is_small = stream and _state_bytes(o) < WHOLE and not o.disable_state_update
@@ -284,12 +295,20 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool, keeps_rows: boo
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
     most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else max(ROWS)
+    if not keeps_rows and _is_paired(o, shared_decay):
+        most = 2
     rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
     sharing = lanes(fits, vec, _dtype(o.state))
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE
     while rows > 1 and (sharing > FEW_LANES or not keeps_rows) and warps // rows < MANY_WARPS:
         rows //= 2
     return rows
+
+
+def _is_paired(o: Operands, shared_decay: bool) -> bool:
+    """Whether a step of one token takes two rows of float32 states at once, streamed."""
+    is_wide = o.state.dtype is FLOAT32 and o.x.itemsize == 2 and capacity(o.state.shape[3]) in PAIRED
+    return shared_decay and is_wide and o.dst_state_batch_indices is None and _state_bytes(o) in PAIRS
 
 
 def _walks_over_heads(o: Operands, vec: int, least: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16
@@ -42,9 +43,10 @@ WALKED = {2: 7 * 2**20, 4: 5 * 2**20}
 of x. On an H200 4, 5 and 6 MiB of int8 take 5.4, 6.1 and 7.0 us otherwise and 5.8, 7.0 and 7.0 so, with x of float32
 6.0, 7.5 and 8.1, and 6.4, 7.5 and 7.5."""
 
-SMALL_TENSOR = {BFLOAT16: 256 * 2**20, FLOAT32: 16 * 2**20}
+SMALL_TENSOR = {BFLOAT16: 256 * 2**20, FLOAT32: 44 * 2**20}
 """The same by the dtype of states where tensor cores put live tokens in them. With a window of 32, 192 MiB of bfloat16
-take 103 us in turn and without rings, 256 MiB 130 and 135; 12 MiB of float32 9.2 us and 9.5."""
+take 103 us in turn and without rings, 256 MiB 130 and 135. With a window of 16 and x of float16, 16, 32, 48 and 64 MiB
+of float32 take 12.2, 19.9, 25.5 and 31.1 us in turn, and 10.5, 18.3, 26.3 and 34.1 without rings."""
 
 SMALL_HEADS = {
     FLOAT32: 16 * 2**20,
@@ -269,7 +271,11 @@ def choose(
             found = _rows_to_fold(o)
             if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
                 found["rows"] = min(found["rows"], 2)
-            kernel = SelectiveStateUpdateFoldSingle(**found)
+            kernel = SelectiveStateUpdateFoldSingle(**found, crowded=False)
+            if kernel.may_be_crowded:
+                config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
+                usual, most = (blocks * multiprocessors(s.x.device) for blocks in kernel.BLOCKS)
+                kernel = replace(kernel, crowded=usual < config.grid[0] <= most)
             if s.state.shape[0] and (kernel.masked or plain._has_whole_rows(s, kernel.tile)):
                 return kernel
     if o.fold:

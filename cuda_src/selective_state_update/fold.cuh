@@ -106,6 +106,8 @@ __device__ __forceinline__ void opaque_words(StateVec (&row)[kChunks]) {
 
 // The ring of a sequence, of which a step only asks whether it is empty.
 struct EmptyRing {
+    static constexpr bool kHasCursor = true;
+
     template <typename Operands>
     __device__ __forceinline__ static int load(const Operands& p, int slot) {
         return load_word<Memory::kMutable, int>(RingCursor::place_of(p, slot) + lane_id() % 4);

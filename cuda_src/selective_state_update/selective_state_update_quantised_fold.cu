@@ -27,10 +27,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Rows = typename Traits::Rows;
     constexpr int kWarps = Traits::kThreads / kWarpSize;
     __shared__ alignas(16) typename Rows::StateVec shared[kWarps][StagedCodes<Rows>::kVecs];
+    __shared__ int live[kWarps];
     const int warp = uniform(static_cast<int>(threadIdx.x / kWarpSize));
     const unsigned number = blockIdx.x * kWarps + warp;
     const FoldScaled all{{params.operands}};
-    if (!walk_heads<Rows, true>(all, number, shared[warp])) {
+    if (!walk_heads<Rows, true>(all, number, shared[warp], &live[warp])) {
         // From the beginning once more: nothing that this takes is kept in registers meanwhile.
         fold_heads<Rows>(all, static_cast<unsigned>(opaque(static_cast<int>(number))));
     }

@@ -89,8 +89,13 @@ struct MovedRows {
 };
 
 // Rows that are advanced before the others, while a ring's cursor is on its way. All blocks wait for the same cursors.
-template <typename Input>
-inline constexpr int kEarlyRows = kIsSame<Input, __half> ? 4 : 2;
+// On an H200 2 and 3 sequences of float32 states with x of bfloat16 take 5.79 and 8.40 us with four such rows, 5.81 and
+// 8.49 with two.
+template <typename Rows>
+inline constexpr int kEarlyRows =
+    kIsSame<typename Rows::Input, __half> || (sizeof(typename Rows::Input) == 2 && sizeof(typename Rows::State) == 4)
+        ? 4
+        : 2;
 
 // What the load of a ring's cursor follows.
 enum class CursorLoad { kSlot, kStates, kParameters, kInputs };
@@ -110,6 +115,8 @@ __device__ constexpr CursorLoad cursor_load() {
 
 // The step of a sequence that has no ring.
 struct NoRing {
+    static constexpr bool kHasCursor = false;
+
     template <typename Operands>
     __device__ __forceinline__ static int load(const Operands&, int) {
         return 0;
@@ -139,10 +146,12 @@ __device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, 
 #pragma unroll
     for (int r = 0; r < Rows::kRowsOfGroup; ++r) rows.load(r, raw[r]);
     // Whether padding leaves behind the loads of parameters instead of in front. On an H200, 3 and 5 sequences of
-    // bfloat16, x too, take 4.97 and 7.47 us so, 5.21 and 7.74 otherwise, and 5.20 and 7.61 without rings; 2 and 3 of
-    // float32 take 5.82 and 8.54 us so, 5.66 and 8.32 otherwise, and 5.81 and 8.40 without rings.
+    // bfloat16, x too, take 4.97 and 7.47 us so, and 5.21 and 7.74 otherwise. Of float32 states 1 and 2 sequences take
+    // 4.17 and 6.20 us with x of bfloat16 so, and 3.98 and 5.72 otherwise, but with rings 4.03 and 5.90, and 4.12 and
+    // 6.17.
+    constexpr bool kIsHalf = sizeof(typename Rows::State) == 2;
     constexpr bool kLeavesLate =
-        !Place::kIsMoved && (sizeof(typename Rows::Input) == 2 || sizeof(typename Rows::State) == 2);
+        !Place::kIsMoved && (kIsHalf || (Ring::kHasCursor && sizeof(typename Rows::Input) == 2));
     if (!kReadsFirst && kFollows == CursorLoad::kStates) load_cursor();
     // Keeps the loads in front of all that follows.
     sync_warp();
@@ -179,7 +188,7 @@ __device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, 
     const TokenStep<Rows> pace(p, parameters, inputs, 1.0f);
     const float input = pace.step * inputs.x.to_float(0);
     // States that go elsewhere take 1 to 14 % less time if all rows come first and nothing is asked.
-    constexpr int kMost = Place::kIsMoved ? Rows::kRowsOfGroup : kEarlyRows<typename Rows::Input>;
+    constexpr int kMost = Place::kIsMoved ? Rows::kRowsOfGroup : kEarlyRows<Rows>;
     constexpr int kEarly = kMost < Rows::kRowsOfGroup ? kMost : Rows::kRowsOfGroup;
     float state[Rows::kRowsOfGroup][Rows::kElements], sums[Rows::kRowsOfGroup];
     const auto advance = [&](int r) {
@@ -189,9 +198,10 @@ __device__ __forceinline__ bool step_if_empty(const typename Rows::Operands& p, 
 #pragma unroll
     for (int r = 0; r < kEarly; ++r) advance(r);
     // The compiler would wait for the cursor in front of the rows, if these had no part in what is asked. As
-    // dt_softplus is 0 or 1, they make no difference. Without a ring, too, the first rows come first so: 1, 4 and 7
-    // sequences of bfloat16 take 2.93, 5.72 and 9.22 us on an H200, and 3.05, 6.23 and 9.58 if nothing is asked.
-    if constexpr (!Place::kIsMoved) {
+    // dt_softplus is 0 or 1, they make no difference. Without a ring, too, the first rows of 16 bits come first so: 1,
+    // 4 and 7 sequences of bfloat16 take 2.93, 5.72 and 9.22 us on an H200, and 3.05, 6.23 and 9.58 if nothing is
+    // asked. With float32 states 3 and 4 take 8.44 and 10.33 us so, and 8.38 and 10.19 if nothing is.
+    if constexpr (Ring::kHasCursor || (!Place::kIsMoved && kIsHalf)) {
         const int none = static_cast<int>(__float_as_uint(sums[kEarly - 1])) & p.dt_softplus & 2;
         if (!Ring::is_empty(word | none)) return false;
     }

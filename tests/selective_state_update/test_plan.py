@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuconv.runtime.abstract import launches_of
 from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
+from cuconv.runtime.machine import assuming
 from cuconv.runtime.plan import Launch
+from cuconv.runtime.workload import Workload
+from cuconv.selective_state_update import workloads
 from cuconv.selective_state_update.kernels import (
     BYTES,
     CAPACITIES,
@@ -21,8 +25,10 @@ from cuconv.selective_state_update.kernels import (
     SelectiveStateUpdateQuantisedHeads,
     SelectiveStateUpdateSingle,
 )
+from cuconv.selective_state_update.kernels_replay import SelectiveStateUpdateFoldSingle
 from cuconv.selective_state_update.plan import Operands, plan
-from cuconv.selective_state_update.update import _check, _update
+from cuconv.selective_state_update.replay import selective_state_update_replay
+from cuconv.selective_state_update.update import _check, _update, selective_state_update
 from tests.cases import numbers_of
 from tests.selective_state_update.cases import Case
 from tests.selective_state_update.strategies import FLOATS as DTYPES
@@ -292,6 +298,44 @@ def test_heads_are_walked_over_where_rows_are_whole_tiles_one_behind_the_other()
     for what, placements in others.items():
         _, (launch,) = planned(placements)
         assert isinstance(launch.kernel, SelectiveStateUpdateQuantised), what
+
+
+def kernel_of(function: Any, workload: Workload, **options: Any) -> Any:
+    """The one kernel that a call launches."""
+    (launch,) = launches_of(function, **workload.abstract(), **options)
+    return launch.kernel
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes", "rows", "stream", "whole"),
+    [
+        (2, {}, 4, True, True),
+        (3, {}, 2, True, False),
+        (64, {}, 2, True, False),
+        (128, {}, 16, False, False),
+        (8, {"d_state": 256}, 4, True, False),
+        (8, {"dtype": "float32"}, 4, True, True),
+        (8, {"state_dtype": "bfloat16"}, 4, True, True),
+    ],
+)
+def test_rows_of_float32_states_are_taken_in_pairs(
+    batch: int, sizes: dict[str, Any], rows: int, stream: bool, whole: bool
+) -> None:
+    workload = workloads.selective_state_update(batch, **{"state_dtype": "float32", **sizes})
+    kernel = kernel_of(selective_state_update, workload)
+    assert (kernel.rows, kernel.stream, kernel.whole) == (rows, stream, whole)
+
+
+@pytest.mark.parametrize(
+    ("batch", "multiprocessors", "crowded"), [(3, 132, False), (4, 132, True), (5, 132, False), (4, 120, False)]
+)
+def test_a_fold_takes_fewer_registers_where_all_blocks_run_at_once_then(
+    batch: int, multiprocessors: int, crowded: bool
+) -> None:
+    sizes = {"dtype": "float32", "state_dtype": "bfloat16", "fold": True}
+    with assuming(multiprocessors):
+        kernel = kernel_of(selective_state_update_replay, workloads.selective_state_update_replay(batch, **sizes))
+    assert isinstance(kernel, SelectiveStateUpdateFoldSingle) and kernel.crowded is crowded
 
 
 @pytest.mark.parametrize("dtype", FLOATS + CODES, ids=str)
