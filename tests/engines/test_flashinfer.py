@@ -154,3 +154,21 @@ def test_what_a_checkpointing_step_cannot_mean_is_refused(named: dict[str, Any],
     assert checkpointed().shape == (2, 2, HEADS, HEADDIM)
     with pytest.raises((TypeError, ValueError), match=f"^{error}"):
         checkpointed(**named)
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError])
+@pytest.mark.parametrize("tokens", [17, 27, 55])
+def test_more_tokens_than_a_call_takes_are_refused_as_flashinfer_does(tokens: int, kind: type[Exception]) -> None:
+    """FlashInfer asserts, and its test knows the error by "at most 16 cache tokens"; rings have twice the tokens."""
+    rows, given = 2 * tokens, steps("cpu", 2, tokens)
+    given["A"] = given["A"][:, :1, :1].expand(HEADS, HEADDIM, STATES)
+    given["dt"] = given["dt"][..., :1].expand(2, tokens, HEADS, HEADDIM)
+    rings = {
+        "x_cache": torch.zeros(SLOTS, HEADS, rows, HEADDIM),
+        "B_cache": torch.zeros(SLOTS, 1, rows, STATES),
+        "dt_cache": torch.zeros(SLOTS, HEADS, rows),
+    }
+    out = torch.ones_like(given["x"])
+    with pytest.raises(kind, match=f"^tokens of x: got {tokens}; wanted at most 16 cache tokens in a call$"):
+        checkpointed(**given, **rings, out=out)
+    assert (out == 1).all() and not any(ring.any() for ring in rings.values())
