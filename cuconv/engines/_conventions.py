@@ -17,9 +17,16 @@ def refuse(argument: str, got: object, wanted: object) -> NoReturn:
 
 
 def rename(error: Exception, names: Mapping[str, str]) -> None:
-    """Let an error name arguments as an engine does: `names` has what they are called there by cuconv's names."""
-    found = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
-    error.args = (found,)
+    """Let an error name arguments as an engine does: `names` has what they are called there by cuconv's names.
+
+    One of several arrays in an argument may have a name of its own: `payload_gates[0]`.
+    """
+
+    def named(found: re.Match[str]) -> str:
+        word, place = found.groups(default="")
+        return names.get(found[0]) or names.get(word, word) + place
+
+    error.args = (re.sub(r"(\w+)(\[\d+\])?", named, str(error)),)
 
 
 def of_rank(argument: str, array: Any, *ranks: int) -> Any:
@@ -55,13 +62,17 @@ def conv_in_place(
     conv_states: Any,
     activation: Any,
     pad_slot_id: int,
+    must_be_over_x: bool = False,
 ) -> Any:
     """The prefill of the CUDA kernels of SGLang and TensorRT-LLM: x is (dim, total) or (batch, dim, seqlen).
 
+    They have the window in the first columns of longer states, other than their decode steps.
+
     Returns:
-        x, overwritten, where its tokens are contiguous; else a new array. Padding keeps x, or in a new array gives 0.
+        x, overwritten, where its tokens are contiguous or it must be; else a new array. Padding keeps x, or in a new
+        array gives 0.
     """
-    is_over_x = of_rank("x", x, 2, 3).stride(-1) == 1
+    is_over_x = must_be_over_x or of_rank("x", x, 2, 3).stride(-1) == 1
     return varlen.causal_conv1d_varlen_fn(
         x,
         weight,
@@ -73,6 +84,7 @@ def conv_in_place(
         silu(activation),
         pad_slot_id,
         pad_output="keep" if is_over_x else "zero",
+        first_column=None if conv_states is None else 0,
         out=x if is_over_x else None,
     )
 
@@ -133,8 +145,14 @@ def update_with_buffer(
         buffer = None
     if buffer is None:
         buffer_indices = None
-    elif cache_steps is not None and cache_steps != buffer.shape[1]:
-        refuse("cache_steps", cache_steps, f"{buffer.shape[1]}, the steps of intermediate_states_buffer")
+    elif cache_steps is not None:
+        try:
+            steps = buffer.shape[1]
+        except (AttributeError, IndexError):
+            of_rank("intermediate_states_buffer", buffer, 4, 5)
+            raise
+        if cache_steps != steps:
+            refuse("cache_steps", cache_steps, f"{steps}, the steps of intermediate_states_buffer")
     return state_update.selective_state_update(
         state,
         x,

@@ -72,10 +72,19 @@ def causal_conv1d_varlen_fn(
         raise
 
 
-def causal_conv1d_varlen_carry_states(x: Any, cu_seqlens: Any, previous_states: Any) -> Any:
+def causal_conv1d_varlen_carry_states(
+    x: Any,
+    cu_seqlens: Any,
+    previous_states: Any,
+    *,
+    token_indices: Any = None,
+    prev_columns: Any = None,
+    from_slice: Any = None,
+) -> Any:
     """Megatron-LM's `common.causal_conv1d_varlen.causal_conv1d_varlen_carry_states` by cuconv's varlen_states.
 
-    x is (total, dim), previous_states (sequences, dim, width).
+    x is (total, dim), previous_states (sequences, dim, width). token_indices, prev_columns and from_slice, in which
+    other versions have what follows from cu_seqlens, have no effect.
 
     Returns:
         (sequences, dim, width), new: the last inputs of each sequence, before its first token those of previous_states.

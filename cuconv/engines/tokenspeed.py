@@ -10,7 +10,14 @@ from cuconv.engines import _installing as installing
 from cuconv.engines import _tensors as tensors
 from cuconv.engines import sglang
 
-NAMES = {"x": "mixed_qkv", "payload": "replay[0]", "payload_gates": "replay[1:]"}
+NAMES = {
+    "x": "mixed_qkv",
+    "qk_l2norm": "fuse_l2norm",
+    "payload": "replay[0]",
+    "payload_gates[0]": "replay[1]",
+    "payload_gates[1]": "replay[2]",
+    "payload_gates": "replay[1:]",
+}
 """What tokenspeed calls arguments of a split without a convolution, by cuconv's names."""
 
 
@@ -161,8 +168,9 @@ def fused_qkv_split_gdn_prefill(
     """
     heads = num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v
     conventions.of_rank("mixed_qkv", mixed_qkv, 2)
-    if replay is not None and len(replay) != 3:
-        conventions.refuse("replay", f"{len(replay)} arrays", "3: payload, a and b")
+    if replay is not None and not (isinstance(replay, tuple | list) and len(replay) == 3):
+        got = f"{len(replay)} arrays" if isinstance(replay, tuple | list) else f"a {type(replay).__name__}"
+        conventions.refuse("replay", got, "3 arrays: payload, a and b")
     taps = tensors.unit_taps(mixed_qkv, mixed_qkv.shape[1])
     try:
         return varlen.qkv_split_by_token(mixed_qkv, taps, heads, fuse_l2norm, *(replay or (None, None, None)))

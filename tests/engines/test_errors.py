@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cuconv.engines import megatron, sgl_kernel, sglang, tensorrt_llm, tokenspeed, vllm  # noqa: E402
+from cuconv.engines import flashinfer, megatron, sgl_kernel, sglang, tensorrt_llm, tokenspeed, vllm  # noqa: E402
 from tests.engines.tensors import indices, normal  # noqa: E402
 
 DIM, WIDTH, SLOTS = 6, 4, 5
@@ -23,6 +23,7 @@ WEIGHT, POOL, LONGER = x(DIM, WIDTH), x(SLOTS, DIM, WIDTH - 1), x(SLOTS, DIM, WI
 BORDERS, SLOT = indices("cpu", 0, 4, 7), indices("cpu", 1, 3)
 STATE, ROWS = x(SLOTS, 2, 3, 4), [x(2, 2, 3), x(2, 2, 3), -x(2, 3, 4).abs(), x(2, 1, 4), x(2, 1, 4), x(2, 3)]
 HEADS = (1, 1, 1, 2, 2, 2)
+GATES = [normal("cpu", 7, 1, dtype=torch.float16) for _ in range(2)]
 
 
 def states(engine: Any, **named: Any) -> Any:
@@ -53,6 +54,18 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: vllm.causal_conv1d_update(x(DIM), POOL, WEIGHT),
         r"x: got shape \(6,\); wanted 2 or 3 axes",
     ),
+    "vLLM, packed update of a slot without axes": (
+        lambda: vllm.causal_conv1d_update(x(7, DIM), POOL, WEIGHT, conv_state_indices=SLOT[0], query_start_loc=BORDERS),
+        r"conv_state_indices: got shape \(\); wanted 1 or 2 axes",
+    ),
+    "vLLM, packed update of a list of starts": (
+        lambda: vllm.causal_conv1d_update(x(7, DIM), POOL, WEIGHT, conv_state_indices=SLOT, query_start_loc=[0, 4, 7]),
+        "query_start_loc: got a list; wanted a torch tensor",
+    ),
+    "vLLM, targets without columns": (
+        lambda: states(vllm, state_batch_indices=SLOT, dst_state_batch_indices=SLOT[:, None][:, :0]),
+        "columns of dst_state_batch_indices: got 0; wanted at least 1",
+    ),
     "vLLM, rounding": (
         lambda: states(vllm, enable_stochastic_rounding=True),
         "enable_stochastic_rounding: got a seed; wanted None for a float32 state",
@@ -60,6 +73,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "SGLang, rounding": (
         lambda: states(sglang, enable_stochastic_rounding=True),
         "enable_stochastic_rounding: got a seed; wanted None for a float32 state",
+    ),
+    "SGLang, buffer of two axes fewer": (
+        lambda: states(sglang, state_batch_indices=SLOT, intermediate_states_buffer=STATE[:, 0, 0, 0], cache_steps=1),
+        r"intermediate_states_buffer: got shape \(5,\); wanted 4 or 5 axes",
     ),
     "SGLang, accepted": (
         lambda: sglang.causal_conv1d_update(x(2, DIM, 2), LONGER, WEIGHT, num_accept_tokens=SLOT.float()),
@@ -76,6 +93,23 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "SGLang, operator": (
         lambda: sgl_kernel.causal_conv1d_fwd(x(DIM, 7), WEIGHT, x(5), POOL, BORDERS, SLOT, None, True, -1),
         r"bias_: got shape \(5,\)",
+    ),
+    "SGLang, operator of a step": (
+        lambda: sgl_kernel.causal_conv1d_update_operator(
+            x=x(2, DIM, 1),
+            conv_state=POOL,
+            weight=WEIGHT,
+            bias_=x(5),
+            silu_activation=True,
+            cache_seqlens=None,
+            conv_state_indices=SLOT,
+            pad_slot_id=-1,
+        ),
+        r"bias_: got shape \(5,\)",
+    ),
+    "TensorRT-LLM, buffer without axes": (
+        lambda: states(tensorrt_llm, state_batch_indices=SLOT, intermediate_states_buffer=[STATE], cache_steps=1),
+        "intermediate_states_buffer: got a list; wanted a torch tensor",
     ),
     "TensorRT-LLM, accepted": (
         lambda: tensorrt_llm.causal_conv1d_update_triton(
@@ -111,6 +145,28 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tokenspeed.fused_qkv_split_gdn_prefill(x(7, DIM), *HEADS, replay=(x(7, 6), x(7, 1))),  # type: ignore[arg-type]
         "replay: got 2 arrays; wanted 3",
     ),
+    "tokenspeed, replay of one number": (
+        lambda: tokenspeed.fused_qkv_split_gdn_prefill(x(7, DIM), *HEADS, replay=3),  # type: ignore[arg-type]
+        "replay: got a int; wanted 3 arrays: payload, a and b",
+    ),
+    "tokenspeed, replay of other gates": (
+        lambda: tokenspeed.fused_qkv_split_gdn_prefill(x(7, DIM), *HEADS, replay=(x(7, 6), *GATES)),
+        r"replay\[1\]: got dtype float16; wanted float32",
+    ),
+    "tokenspeed, norms": (
+        lambda: tokenspeed.fused_qkv_split_gdn_prefill(x(7, DIM), *HEADS, fuse_l2norm=None),  # type: ignore[arg-type]
+        "fuse_l2norm: got None; wanted True or False",
+    ),
+    "FlashInfer, an array of NumPy": (
+        lambda: flashinfer.selective_state_update(
+            STATE[:, 0],
+            *(each[:, 0] for each in ROWS[:2]),
+            ROWS[2][0],
+            *(each[:, 0] for each in ROWS[3:5]),
+            ROWS[5][0].numpy(),
+        ),
+        "D: got a ndarray; wanted a torch tensor",
+    ),
 }
 """Calls that do not fit, and how their errors begin."""
 
@@ -120,3 +176,35 @@ def test_an_error_names_the_engine_s_argument(call: str) -> None:
     function, error = CALLS[call]
     with pytest.raises((TypeError, ValueError), match=f"^{error}"):
         function()
+
+
+@pytest.mark.parametrize("call", [sgl_kernel.causal_conv1d_fn, sgl_kernel.causal_conv1d_fwd])
+def test_what_is_no_bool_is_refused_in_sglang_s_words_too(call: Callable[..., Any]) -> None:
+    """SGLang's operator, and its test of it, know the error by these words."""
+    inputs, pool = x(1, DIM, 4), POOL[:1].clone()
+    before = inputs.clone(), pool.clone()
+    named = {"has_initial_state": indices("cpu", 1), "conv_states": pool, "query_start_loc": None}
+    if call is sgl_kernel.causal_conv1d_fwd:
+        named |= {"bias_": None, "cache_indices": None, "silu_activation": True, "pad_slot_id": -1}
+    error = r"^has_initial_state: got dtype int32; wanted bool \(has_initial_state must be a bool tensor\)$"
+    with pytest.raises(TypeError, match=error):
+        call(inputs, WEIGHT, **named)
+    assert torch.equal(inputs, before[0]) and torch.equal(pool, before[1])
+
+
+@pytest.mark.parametrize("kind", [TypeError, RuntimeError])
+@pytest.mark.parametrize("call", ["fn", "fwd", "update", "update_operator"])
+def test_a_dtype_of_x_is_refused_as_sglang_does(call: str, kind: type[Exception]) -> None:
+    inputs, weight = torch.ones(1, 8, 4, dtype=torch.int32), torch.ones(8, 4, dtype=torch.int32)
+    pool = torch.ones(1, 8, 3, dtype=torch.int32)
+    calls: dict[str, Callable[[], Any]] = {
+        "fn": lambda: sgl_kernel.causal_conv1d_fn(inputs, weight),
+        "fwd": lambda: sgl_kernel.causal_conv1d_fwd(inputs, weight, None, None, None, None, None, True, -1),
+        "update": lambda: sgl_kernel.causal_conv1d_update(inputs, pool, weight),
+        "update_operator": lambda: sgl_kernel.causal_conv1d_update_operator(
+            inputs, pool, weight, None, True, None, None, -1
+        ),
+    }
+    error = r"^x: got dtype int32; wanted one of float32, float16, bfloat16 \(Unsupported dtype\)$"
+    with pytest.raises(kind, match=error):
+        calls[call]()
