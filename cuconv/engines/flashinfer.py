@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
 from cuconv.runtime import checks
@@ -77,7 +79,9 @@ def selective_state_update(
     if backend != "auto" and backend not in BACKENDS:
         conventions.refuse("backend", repr(backend), one_of(BACKENDS))
     if cache_steps.__class__ is not int or cache_steps < 0:
-        conventions.refuse("cache_steps", cache_steps, "an int, at least 0")
+        if not isinstance(cache_steps, np.integer) or cache_steps < 0:
+            conventions.refuse("cache_steps", cache_steps, "an int, at least 0")
+        cache_steps = int(cache_steps)
     result = out
     try:
         axes = x.dim()

@@ -74,7 +74,16 @@ def causal_conv1d_update(
     """
     keeps_state = intermediate_conv_window is not None or output_state_indices is not None
     shape = conventions.of_rank("x", x, 2, 3).shape
-    rows = None if intermediate_conv_window is None else tensors.positions(x, shape[0])
+    rows = None
+    if intermediate_conv_window is not None:
+        try:
+            count = intermediate_conv_window.shape[0]
+        except (AttributeError, IndexError):
+            conventions.of_rank("intermediate_conv_window", intermediate_conv_window, 4)
+            raise
+        if count < shape[0]:
+            conventions.refuse("rows of intermediate_conv_window", count, f"at least {shape[0]}, one a sequence")
+        rows = tensors.positions(x, shape[0])
     if not keeps_state and num_accepted_tokens is None and len(shape) == 3 and shape[2] > 1:
         num_accepted_tokens = tensors.ones(x, shape[0])
     try:

@@ -141,6 +141,16 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tokenspeed.fused_qkv_split_gdn_prefill(x(7, DIM + 1), *HEADS),
         r"num_q_heads \* head_q.*dim of mixed_qkv",
     ),
+    "tokenspeed, fewer windows than sequences": (
+        lambda: tokenspeed.causal_conv1d_update(
+            x(2, DIM, 2), POOL, WEIGHT, conv_state_indices=SLOT, intermediate_conv_window=x(1, 2, DIM, WIDTH - 1)
+        ),
+        "rows of intermediate_conv_window: got 1; wanted at least 2, one a sequence",
+    ),
+    "tokenspeed, windows without axes": (
+        lambda: tokenspeed.causal_conv1d_update(x(2, DIM, 2), POOL, WEIGHT, intermediate_conv_window=x(2)[0]),
+        r"intermediate_conv_window: got shape \(\); wanted 4 axes",
+    ),
     "tokenspeed, replay": (
         lambda: tokenspeed.fused_qkv_split_gdn_prefill(x(7, DIM), *HEADS, replay=(x(7, 6), x(7, 1))),  # type: ignore[arg-type]
         "replay: got 2 arrays; wanted 3",

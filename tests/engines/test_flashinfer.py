@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -76,6 +77,14 @@ def test_a_single_token_without_cache_steps_ignores_the_buffer(device: str) -> N
     got = state.clone()
     out = flashinfer.selective_state_update(got, **given, intermediate_states_buffer=buffer, cache_steps=1)
     assert out.shape == (2, 1, HEADS, HEADDIM) and torch.equal(got, state) and buffer[:2].any()
+
+
+def test_cache_steps_may_be_a_number_of_numpy() -> None:
+    given, state = steps("cpu", 2, 3), pool("cpu")
+    got, wanted = state.clone(), state.clone()
+    out = flashinfer.selective_state_update(got, **given, cache_steps=np.int64(3))  # type: ignore[arg-type]
+    assert torch.equal(out, flashinfer.selective_state_update(wanted, **given, cache_steps=3))
+    assert torch.equal(got, wanted)
 
 
 @EACH_DEVICE
