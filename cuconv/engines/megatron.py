@@ -13,8 +13,10 @@ NAMES = {
     "query_start_loc": "cu_seqlens",
     "intermediate_conv_window": "intermediate_conv_states",
     "intermediate_states_buffer": "intermediate_ssm_states",
+    "cache_indices": "fewer sequences",
+    "intermediate_state_indices": "fewer slots",
 }
-"""What Megatron-LM calls arguments, by cuconv's names."""
+"""What Megatron-LM calls arguments, by cuconv's names, and what helps instead of those that it does not have."""
 
 
 def causal_conv1d_update(
@@ -135,6 +137,7 @@ def selective_state_update(
             intermediate_states_buffer=intermediate_ssm_states,
         )
     except (TypeError, ValueError) as error:
+        conventions.states_have_no_scales(error, "state", state)
         conventions.rename(error, NAMES)
         raise
 

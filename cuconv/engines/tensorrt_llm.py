@@ -92,7 +92,8 @@ def causal_conv1d_fwd(
             out=x if out is None else out,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, {"activation": "silu_activation"})
+        over_x = conventions.OVER_X if out is None else {}
+        conventions.rename(error, {"activation": "silu_activation", **over_x})
         raise
 
 
@@ -215,6 +216,7 @@ def selective_state_update(
             0,
         )
     except (TypeError, ValueError) as error:
+        conventions.states_have_no_scales(error, "state", state)
         conventions.rename(error, {"parents": "retrieve_parent_token"})
         raise
 

@@ -106,7 +106,7 @@ def causal_conv1d_update(
             out=x,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, {"token_state_indices": "output_state_indices"})
+        conventions.rename(error, {"token_state_indices": "output_state_indices", **conventions.OVER_X})
         raise
 
 

@@ -160,7 +160,7 @@ def causal_conv1d_update(
             out=out,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, NAMES)
+        conventions.rename(error, NAMES | conventions.OVER_X if out is x else NAMES)
         raise
 
 
@@ -228,6 +228,7 @@ def selective_state_update(
             out=out,
         )
     except (TypeError, ValueError) as error:
+        conventions.states_have_no_scales(error, "state", state)
         conventions.rename(error, NAMES)
         raise
 
@@ -288,7 +289,8 @@ def selective_scan_fn(
             out=out,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, SCAN_NAMES)
+        conventions.states_have_no_scales(error, "ssm_states", ssm_states)
+        conventions.rename(error, SCAN_NAMES | {"out": "delta" if z is None else "z"})
         raise
 
 

@@ -129,6 +129,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: megatron.causal_conv1d_varlen_carry_states(x(7, DIM), BORDERS, None),
         "previous_states: got a NoneType; wanted a torch tensor",
     ),
+    "Megatron-LM, fewer states than sequences": (
+        lambda: megatron.causal_conv1d_varlen_fn(x(7, DIM), WEIGHT, None, BORDERS, x(1, DIM, WIDTH - 1)),
+        "slots of initial_states: got 1; wanted at least 2, one a sequence, or fewer sequences$",
+    ),
     "Megatron-LM, buffer": (
         lambda: megatron.selective_state_update(STATE, *ROWS, intermediate_ssm_states=STATE),
         "intermediate_ssm_states: got shape",
@@ -186,6 +190,55 @@ def test_an_error_names_the_engine_s_argument(call: str) -> None:
     function, error = CALLS[call]
     with pytest.raises((TypeError, ValueError), match=f"^{error}"):
         function()
+
+
+SAME = torch.ones(7).expand(DIM, 7), torch.ones(DIM).expand(2, DIM)
+"""x of a prefill, and of a step, with rows that lie over each other."""
+SCAN = (x(DIM, 7), x(SLOTS, DIM, 3), x(DIM, 7), -x(DIM, 3).abs(), x(1, 3, 7), x(1, 3, 7))
+OVER: dict[str, tuple[Callable[[], Any], str]] = {
+    "SGLang, prefill": (lambda: sgl_kernel.causal_conv1d_fn(SAME[0], WEIGHT, None, BORDERS), "x"),
+    "SGLang, operator": (
+        lambda: sgl_kernel.causal_conv1d_fwd(SAME[0], WEIGHT, None, None, BORDERS, None, None, True, -1),
+        "x",
+    ),
+    "SGLang, step": (lambda: sgl_kernel.causal_conv1d_update(SAME[1], POOL.clone(), WEIGHT), "x"),
+    "TensorRT-LLM, operator": (
+        lambda: tensorrt_llm.causal_conv1d_fwd(SAME[0], WEIGHT, None, None, BORDERS, None, None, True, -1),
+        "x",
+    ),
+    "TensorRT-LLM, step": (lambda: tensorrt_llm.causal_conv1d_update(SAME[1], POOL.clone(), WEIGHT), "x"),
+    "tokenspeed, step": (lambda: tokenspeed.causal_conv1d_update(SAME[1], POOL.clone(), WEIGHT), "x"),
+    "vLLM, step": (lambda: vllm.causal_conv1d_update(SAME[1], POOL.clone(), WEIGHT), "x"),
+    "vLLM, step with out": (lambda: vllm.causal_conv1d_update(x(2, DIM), POOL.clone(), WEIGHT, out=SAME[1]), "out"),
+    "vLLM, scan": (lambda: vllm.selective_scan_fn(*SCAN[:2], SAME[0], *SCAN[3:], query_start_loc=BORDERS), "delta"),
+    "vLLM, gated scan": (lambda: vllm.selective_scan_fn(*SCAN, z=SAME[0], query_start_loc=BORDERS), "z"),
+}
+"""Calls that overwrite an argument, the elements of which share addresses, and how the engine calls it."""
+
+
+@pytest.mark.parametrize("call", OVER)
+def test_a_result_over_an_argument_has_its_name_in_errors(call: str) -> None:
+    function, argument = OVER[call]
+    with pytest.raises(ValueError, match=f"^{argument}: got strides .* an address of its own for every element$"):
+        function()
+
+
+CODES = STATE.to(torch.int16)
+STEP: dict[str, Callable[[], Any]] = {
+    "vLLM": lambda: vllm.selective_state_update(CODES, *ROWS, dt_bias=None, out=torch.empty_like(ROWS[0])),
+    "SGLang": lambda: sglang.selective_state_update(CODES, *ROWS),
+    "TensorRT-LLM": lambda: tensorrt_llm.selective_state_update(CODES, *ROWS),
+    "Megatron-LM": lambda: megatron.selective_state_update(CODES, *ROWS),
+    "vLLM, scan": lambda: vllm.selective_scan_fn(SCAN[0], SCAN[1].to(torch.int16), *SCAN[2:], query_start_loc=BORDERS),
+}
+"""Calls with states of codes, for which these engines have no scales."""
+
+
+@pytest.mark.parametrize("call", STEP)
+def test_states_of_codes_are_refused_where_an_engine_has_no_scales(call: str) -> None:
+    argument = "ssm_states" if "scan" in call else "state"
+    with pytest.raises(TypeError, match=f"^{argument}: got dtype int16; wanted one of float32, float16, bfloat16$"):
+        STEP[call]()
 
 
 @pytest.mark.parametrize("call", [sgl_kernel.causal_conv1d_fn, sgl_kernel.causal_conv1d_fwd])
