@@ -177,12 +177,17 @@ def fused_qkv_split_gdn_prefill(
     """
     heads = num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v
     conventions.of_rank("mixed_qkv", mixed_qkv, 2)
-    if replay is not None and not (isinstance(replay, tuple | list) and len(replay) == 3):
-        got = f"{len(replay)} arrays" if isinstance(replay, tuple | list) else f"a {type(replay).__name__}"
-        conventions.refuse("replay", got, "3 arrays: payload, a and b")
+    try:
+        given = 3 if replay is None else len(replay)
+    except TypeError:
+        conventions.refuse("replay", f"a {type(replay).__name__}", "3 arrays: payload, a and b")
+    if given != 3:
+        conventions.refuse("replay", f"{given} arrays", "3 arrays: payload, a and b")
     taps = tensors.unit_taps(mixed_qkv, mixed_qkv.shape[1])
     try:
-        return varlen.qkv_split_by_token(mixed_qkv, taps, heads, fuse_l2norm, *(replay or (None, None, None)))
+        return varlen.qkv_split_by_token(
+            mixed_qkv, taps, heads, fuse_l2norm, *((None, None, None) if replay is None else replay)
+        )
     except (TypeError, ValueError) as error:
         conventions.rename(error, NAMES)
         raise
