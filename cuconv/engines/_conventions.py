@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from cuconv.causal_conv1d import update, varlen
-from cuconv.runtime.errors import message
+from cuconv.runtime.dtypes import FLOATS
+from cuconv.runtime.errors import message, one_of
 from cuconv.selective_state_update import update as state_update
+
+OVER_X = {"out": "x"}
+"""What an engine calls the result that overwrites x, by cuconv's name."""
 
 
 def refuse(argument: str, got: object, wanted: object) -> NoReturn:
@@ -17,9 +21,23 @@ def refuse(argument: str, got: object, wanted: object) -> NoReturn:
 
 
 def rename(error: Exception, names: Mapping[str, str]) -> None:
-    """Let an error name arguments as an engine does: `names` has what they are called there by cuconv's names."""
-    found = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
-    error.args = (found,)
+    """Let an error name arguments as an engine does: `names` has what they are called there by cuconv's names.
+
+    One of several arrays in an argument may have a name of its own: `payload_gates[0]`.
+    """
+
+    def named(found: re.Match[str]) -> str:
+        word, place = found.groups(default="")
+        return names.get(found[0]) or names.get(word, word) + place
+
+    error.args = (re.sub(r"(\w+)(\[\d+\])?", named, str(error)),)
+
+
+def states_have_no_scales(error: Exception, argument: str, states: Any) -> None:
+    """Raise the error for states of codes instead of one for missing scales, which the engine does not have."""
+    if str(error).startswith("state_scale: got None"):
+        got = str(states.dtype).removeprefix("torch.")
+        raise TypeError(message(argument, f"dtype {got}", one_of(FLOATS))) from None
 
 
 def of_rank(argument: str, array: Any, *ranks: int) -> Any:
@@ -55,26 +73,35 @@ def conv_in_place(
     conv_states: Any,
     activation: Any,
     pad_slot_id: int,
+    must_be_over_x: bool = False,
 ) -> Any:
     """The prefill of the CUDA kernels of SGLang and TensorRT-LLM: x is (dim, total) or (batch, dim, seqlen).
 
+    They have the window in the first columns of longer states, other than their decode steps.
+
     Returns:
-        x, overwritten, where its tokens are contiguous; else a new array. Padding keeps x, or in a new array gives 0.
+        x, overwritten, where its tokens are contiguous or it must be; else a new array. Padding keeps x, or in a new
+        array gives 0.
     """
-    is_over_x = of_rank("x", x, 2, 3).stride(-1) == 1
-    return varlen.causal_conv1d_varlen_fn(
-        x,
-        weight,
-        bias,
-        conv_states,
-        query_start_loc,
-        cache_indices,
-        has_initial_state,
-        silu(activation),
-        pad_slot_id,
-        pad_output="keep" if is_over_x else "zero",
-        out=x if is_over_x else None,
-    )
+    is_over_x = must_be_over_x or of_rank("x", x, 2, 3).stride(-1) == 1
+    try:
+        return varlen.causal_conv1d_varlen_fn(
+            x,
+            weight,
+            bias,
+            conv_states,
+            query_start_loc,
+            cache_indices,
+            has_initial_state,
+            silu(activation),
+            pad_slot_id,
+            pad_output="keep" if is_over_x else "zero",
+            first_column=None if conv_states is None else 0,
+            out=x if is_over_x else None,
+        )
+    except (TypeError, ValueError) as error:
+        rename(error, OVER_X)
+        raise
 
 
 def update_in_place(
@@ -88,18 +115,22 @@ def update_in_place(
     pad_slot_id: int,
 ) -> Any:
     """The decode step of the CUDA kernels of SGLang and TensorRT-LLM: the result is over x, and padding keeps x."""
-    return update.causal_conv1d_update(
-        x,
-        conv_state,
-        weight,
-        bias,
-        silu(activation),
-        cache_seqlens,
-        conv_state_indices,
-        pad_slot_id=pad_slot_id,
-        pad_output="keep",
-        out=x,
-    )
+    try:
+        return update.causal_conv1d_update(
+            x,
+            conv_state,
+            weight,
+            bias,
+            silu(activation),
+            cache_seqlens,
+            conv_state_indices,
+            pad_slot_id=pad_slot_id,
+            pad_output="keep",
+            out=x,
+        )
+    except (TypeError, ValueError) as error:
+        rename(error, OVER_X)
+        raise
 
 
 def update_with_buffer(
@@ -133,8 +164,14 @@ def update_with_buffer(
         buffer = None
     if buffer is None:
         buffer_indices = None
-    elif cache_steps is not None and cache_steps != buffer.shape[1]:
-        refuse("cache_steps", cache_steps, f"{buffer.shape[1]}, the steps of intermediate_states_buffer")
+    elif cache_steps is not None:
+        try:
+            steps = buffer.shape[1]
+        except (AttributeError, IndexError):
+            of_rank("intermediate_states_buffer", buffer, 4, 5)
+            raise
+        if cache_steps != steps:
+            refuse("cache_steps", cache_steps, f"{steps}, the steps of intermediate_states_buffer")
     return state_update.selective_state_update(
         state,
         x,

@@ -13,17 +13,17 @@ _constants: dict[tuple[Any, ...], Any] = {}
 
 def positions(like: Any, count: int) -> Any:
     """The numbers 0, 1, … of the entries of a batch, int32 on the device of `like`: at least `count`."""
-    return _constant(_positions, like.device, None, _length(count))
+    return _constant(_positions, like, None, _length(count))
 
 
 def ones(like: Any, count: int) -> Any:
     """Ones, int32 on the device of `like`: at least `count`."""
-    return _constant(_ones, like.device, None, _length(count))
+    return _constant(_ones, like, None, _length(count))
 
 
 def unit_taps(like: Any, dim: int) -> Any:
     """The filter (dim, 1) that changes nothing, of dtype and device of `like`."""
-    return _constant(_unit_taps, like.device, like.dtype, dim)
+    return _constant(_unit_taps, like, like.dtype, dim)
 
 
 def _positions(torch: Any, device: Any, dtype: Any, length: int) -> Any:
@@ -42,19 +42,22 @@ def _length(count: int) -> int:
     return KEPT if count <= KEPT else 1 << (count - 1).bit_length()
 
 
-def _constant(make: Callable[..., Any], device: Any, dtype: Any, length: int) -> Any:
+def _constant(make: Callable[..., Any], like: Any, dtype: Any, length: int) -> Any:
     """What `make` gives for these arguments behind torch.
 
     It is kept for good, for CUDA graphs may read it, unless it is made while one is captured, the memory of which is
-    the graph's.
+    the graph's. One without memory, which torch makes where it traces, is not kept, and `like` without memory gets no
+    other. One that is kept is no tensor of inference mode: autograd must be able to follow calls that read it later.
     """
-    key = make, device, dtype, length
+    key = make, like.__class__, like.device, dtype, length
     found = _constants.get(key)
     if found is None:
         import torch
 
-        found = make(torch, device, dtype, length)
-        if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        with torch.inference_mode(False):
+            found = make(torch, like.device, dtype, length)
+        has_memory = found.__class__ is torch.Tensor
+        if has_memory and (like.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()):
             _constants[key] = found
     return found
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
 from cuconv.runtime import checks
-from cuconv.runtime.errors import one_of
-from cuconv.selective_state_update import replay
+from cuconv.runtime.errors import message, one_of
+from cuconv.selective_state_update import kernels_replay, replay
 from cuconv.selective_state_update import update as state_update
 
 ALGORITHMS = ("auto", "simple", "vertical", "horizontal", "async_horizontal")
@@ -25,6 +27,10 @@ NAMES = {
     "window": "max_window",
 }
 """What FlashInfer calls arguments, by cuconv's names."""
+
+
+class TooManyTokensError(ValueError, AssertionError):
+    """More tokens than a call can take: FlashInfer raises an AssertionError for it, cuconv a ValueError."""
 
 
 def selective_state_update(
@@ -73,7 +79,9 @@ def selective_state_update(
     if backend != "auto" and backend not in BACKENDS:
         conventions.refuse("backend", repr(backend), one_of(BACKENDS))
     if cache_steps.__class__ is not int or cache_steps < 0:
-        conventions.refuse("cache_steps", cache_steps, "an int, at least 0")
+        if not isinstance(cache_steps, np.integer) or cache_steps < 0:
+            conventions.refuse("cache_steps", cache_steps, "an int, at least 0")
+        cache_steps = int(cache_steps)
     result = out
     try:
         axes = x.dim()
@@ -83,7 +91,14 @@ def selective_state_update(
     if axes == 2 or (cache_steps and axes == 3 and cu_seqlens is None):
         has_tokens = cache_steps > 0 and cu_seqlens is None
         given = state, x, dt, A, B, C, D, z, dt_bias, out
-        state, x, dt, A, B, C, D, z, dt_bias, out = _with_axes(has_tokens, *given)
+        try:
+            state, x, dt, A, B, C, D, z, dt_bias, out = _with_axes(has_tokens, *given)
+        except AttributeError:
+            names = "state", "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "out"
+            for name, array in zip(names, given, strict=True):
+                if array is not None:
+                    conventions.of_rank(name, array, *range(1, 5))
+            raise
     column = None
     if intermediate_states_buffer is not None or dst_state_batch_indices is not None or num_accepted_tokens is not None:
         if intermediate_states_buffer is not None and dst_state_batch_indices is not None:
@@ -281,6 +296,9 @@ def checkpointing_ssu(
             out,
         )
     except (TypeError, ValueError) as error:
+        if tokens > (most := kernels_replay.max_tokens()):
+            name = "tokens of x" if max_seqlen is None else "max_seqlen"
+            raise TooManyTokensError(message(name, tokens, f"at most {most} cache tokens in a call")) from None
         conventions.rename(error, NAMES)
         raise
     return result

@@ -13,8 +13,10 @@ NAMES = {
     "query_start_loc": "cu_seqlens",
     "intermediate_conv_window": "intermediate_conv_states",
     "intermediate_states_buffer": "intermediate_ssm_states",
+    "cache_indices": "fewer sequences",
+    "intermediate_state_indices": "fewer slots",
 }
-"""What Megatron-LM calls arguments, by cuconv's names."""
+"""What Megatron-LM calls arguments, by cuconv's names, and what helps instead of those that it does not have."""
 
 
 def causal_conv1d_update(
@@ -72,10 +74,19 @@ def causal_conv1d_varlen_fn(
         raise
 
 
-def causal_conv1d_varlen_carry_states(x: Any, cu_seqlens: Any, previous_states: Any) -> Any:
+def causal_conv1d_varlen_carry_states(
+    x: Any,
+    cu_seqlens: Any,
+    previous_states: Any,
+    *,
+    token_indices: Any = None,
+    prev_columns: Any = None,
+    from_slice: Any = None,
+) -> Any:
     """Megatron-LM's `common.causal_conv1d_varlen.causal_conv1d_varlen_carry_states` by cuconv's varlen_states.
 
-    x is (total, dim), previous_states (sequences, dim, width).
+    x is (total, dim), previous_states (sequences, dim, width). token_indices, prev_columns and from_slice, in which
+    other versions have what follows from cu_seqlens, have no effect.
 
     Returns:
         (sequences, dim, width), new: the last inputs of each sequence, before its first token those of previous_states.
@@ -126,6 +137,7 @@ def selective_state_update(
             intermediate_states_buffer=intermediate_ssm_states,
         )
     except (TypeError, ValueError) as error:
+        conventions.states_have_no_scales(error, "state", state)
         conventions.rename(error, NAMES)
         raise
 

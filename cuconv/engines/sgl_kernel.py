@@ -10,6 +10,13 @@ from typing import Any
 from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
 
+OPERATOR_NAMES = {"bias": "bias_", "activation": "silu_activation"}
+"""What SGLang's operators call arguments, by cuconv's names."""
+
+
+class UnsupportedDtypeError(TypeError, RuntimeError):
+    """A dtype of x that no kernel takes: SGLang raises a RuntimeError for it, cuconv a TypeError."""
+
 
 def causal_conv1d_fn(
     x: Any,
@@ -25,13 +32,18 @@ def causal_conv1d_fn(
 ) -> Any:
     """SGLang 0.5.23's `causal_conv1d_fn` of its CUDA kernels by `cuconv.causal_conv1d_varlen_fn`.
 
-    x is (dim, total), with query_start_loc packed, or (batch, dim, seqlen). Further arguments have no effect.
+    x is (dim, total), with query_start_loc packed, or (batch, dim, seqlen). Longer states have the window in the first
+    columns. Further arguments have no effect.
 
     Returns:
         x, overwritten, where its tokens are contiguous; else a new array.
     """
     given = x, weight, bias, query_start_loc, cache_indices, has_initial_state, conv_states, activation
-    return conventions.conv_in_place(*given, pad_slot_id)
+    try:
+        return conventions.conv_in_place(*given, pad_slot_id)
+    except (TypeError, ValueError) as error:
+        _say_as_sglang(error)
+        raise
 
 
 def causal_conv1d_update(
@@ -44,7 +56,7 @@ def causal_conv1d_update(
     conv_state_indices: Any = None,
     pad_slot_id: int = -1,
 ) -> Any:
-    """SGLang 0.5.23's `causal_conv1d_update` of its CUDA kernels, and their operator, by `cuconv.causal_conv1d_update`.
+    """SGLang 0.5.23's `causal_conv1d_update` of its CUDA kernels by `cuconv.causal_conv1d_update`.
 
     x is (batch, dim) or (batch, dim, seqlen), the live columns the last ones, or with cache_seqlens a ring.
 
@@ -52,7 +64,11 @@ def causal_conv1d_update(
         x, overwritten.
     """
     given = x, conv_state, weight, bias, activation, cache_seqlens, conv_state_indices
-    return conventions.update_in_place(*given, pad_slot_id)
+    try:
+        return conventions.update_in_place(*given, pad_slot_id)
+    except (TypeError, ValueError) as error:
+        _say_as_sglang(error)
+        raise
 
 
 def causal_conv1d_fwd(
@@ -67,14 +83,44 @@ def causal_conv1d_fwd(
     pad_slot_id: int,
 ) -> None:
     """SGLang 0.5.23's operator `causal_conv1d_fwd` by `cuconv.causal_conv1d_varlen_fn`: the result overwrites x."""
-    if conventions.of_rank("x", x, 2, 3).stride(-1) != 1:
+    if conventions.of_rank("x", x, 2, 3).stride(-1) != 1 and x.shape[-1] > 1:
         conventions.refuse("x", f"strides {x.stride()}", "contiguous tokens, which the result overwrites")
     try:
         given = x, weight, bias_, query_start_loc, cache_indices, has_initial_state, conv_states, silu_activation
-        conventions.conv_in_place(*given, pad_slot_id)
+        conventions.conv_in_place(*given, pad_slot_id, must_be_over_x=True)
     except (TypeError, ValueError) as error:
-        conventions.rename(error, {"bias": "bias_", "activation": "silu_activation"})
+        conventions.rename(error, OPERATOR_NAMES)
+        _say_as_sglang(error)
         raise
+
+
+def causal_conv1d_update_operator(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias_: Any,
+    silu_activation: bool,
+    cache_seqlens: Any,
+    conv_state_indices: Any,
+    pad_slot_id: int,
+) -> None:
+    """SGLang 0.5.23's operator `causal_conv1d_update` by `cuconv.causal_conv1d_update`: the result overwrites x."""
+    try:
+        given = x, conv_state, weight, bias_, silu_activation, cache_seqlens, conv_state_indices
+        conventions.update_in_place(*given, pad_slot_id)
+    except (TypeError, ValueError) as error:
+        conventions.rename(error, OPERATOR_NAMES)
+        _say_as_sglang(error)
+        raise
+
+
+def _say_as_sglang(error: Exception) -> None:
+    """Let errors that programs know by SGLang's words have these, too."""
+    said = str(error)
+    if said.startswith("has_initial_state: got dtype"):
+        error.args = (f"{said} (has_initial_state must be a bool tensor)",)
+    elif said.startswith("x: got dtype"):
+        raise UnsupportedDtypeError(f"{said} (Unsupported dtype)") from None
 
 
 MODULES: installing.Modules = {
@@ -84,7 +130,7 @@ MODULES: installing.Modules = {
     },
     "sglang.kernels.ops.mamba.causal_conv1d": {
         "causal_conv1d_fwd": causal_conv1d_fwd,
-        "causal_conv1d_update": causal_conv1d_update,
+        "causal_conv1d_update": causal_conv1d_update_operator,
     },
 }
 """The functions that `install` puts in the place of SGLang's, by module and name."""

@@ -261,6 +261,7 @@ def selective_state_update(
             cache_philox_rounds,
         )
     except (TypeError, ValueError) as error:
+        conventions.states_have_no_scales(error, "state", state)
         conventions.rename(error, NAMES)
         raise
 

@@ -26,7 +26,8 @@ def causal_conv1d_fn(
 ) -> Any:
     """TensorRT-LLM's `causal_conv1d.causal_conv1d_fn` by `cuconv.causal_conv1d_varlen_fn`.
 
-    x is (dim, total), with query_start_loc packed, or (batch, dim, seqlen).
+    x is (dim, total), with query_start_loc packed, or (batch, dim, seqlen). Longer states have the window in the first
+    columns.
 
     Returns:
         x, overwritten, where its tokens are contiguous, and padding keeps it; else a new array, with 0 for padding.
@@ -70,9 +71,10 @@ def causal_conv1d_fwd(
 ) -> None:
     """TensorRT-LLM's operator `trtllm::causal_conv1d_fwd` by `cuconv.causal_conv1d_varlen_fn`.
 
-    The result goes to out, or over x, the tokens of which are contiguous then; padding keeps either.
+    The result goes to out, or over x, the tokens of which are contiguous then; padding keeps either. Longer states have
+    the window in the first columns.
     """
-    if out is None and conventions.of_rank("x", x, 2, 3).stride(-1) != 1:
+    if out is None and conventions.of_rank("x", x, 2, 3).stride(-1) != 1 and x.shape[-1] > 1:
         conventions.refuse("x", f"strides {x.stride()}", "contiguous tokens, or out")
     try:
         varlen.causal_conv1d_varlen_fn(
@@ -86,10 +88,12 @@ def causal_conv1d_fwd(
             conventions.silu(silu_activation),
             pad_slot_id,
             pad_output="keep",
+            first_column=None if conv_states is None else 0,
             out=x if out is None else out,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, {"activation": "silu_activation"})
+        over_x = conventions.OVER_X if out is None else {}
+        conventions.rename(error, {"activation": "silu_activation", **over_x})
         raise
 
 
@@ -212,6 +216,7 @@ def selective_state_update(
             0,
         )
     except (TypeError, ValueError) as error:
+        conventions.states_have_no_scales(error, "state", state)
         conventions.rename(error, {"parents": "retrieve_parent_token"})
         raise
 

@@ -10,7 +10,14 @@ from cuconv.engines import _installing as installing
 from cuconv.engines import _tensors as tensors
 from cuconv.engines import sglang
 
-NAMES = {"x": "mixed_qkv", "payload": "replay[0]", "payload_gates": "replay[1:]"}
+NAMES = {
+    "x": "mixed_qkv",
+    "qk_l2norm": "fuse_l2norm",
+    "payload": "replay[0]",
+    "payload_gates[0]": "replay[1]",
+    "payload_gates[1]": "replay[2]",
+    "payload_gates": "replay[1:]",
+}
 """What tokenspeed calls arguments of a split without a convolution, by cuconv's names."""
 
 
@@ -67,7 +74,16 @@ def causal_conv1d_update(
     """
     keeps_state = intermediate_conv_window is not None or output_state_indices is not None
     shape = conventions.of_rank("x", x, 2, 3).shape
-    rows = None if intermediate_conv_window is None else tensors.positions(x, shape[0])
+    rows = None
+    if intermediate_conv_window is not None:
+        try:
+            count = intermediate_conv_window.shape[0]
+        except (AttributeError, IndexError):
+            conventions.of_rank("intermediate_conv_window", intermediate_conv_window, 4)
+            raise
+        if count < shape[0]:
+            conventions.refuse("rows of intermediate_conv_window", count, f"at least {shape[0]}, one a sequence")
+        rows = tensors.positions(x, shape[0])
     if not keeps_state and num_accepted_tokens is None and len(shape) == 3 and shape[2] > 1:
         num_accepted_tokens = tensors.ones(x, shape[0])
     try:
@@ -90,7 +106,7 @@ def causal_conv1d_update(
             out=x,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, {"token_state_indices": "output_state_indices"})
+        conventions.rename(error, {"token_state_indices": "output_state_indices", **conventions.OVER_X})
         raise
 
 
@@ -161,11 +177,17 @@ def fused_qkv_split_gdn_prefill(
     """
     heads = num_q_heads, num_k_heads, num_v_heads, head_q, head_k, head_v
     conventions.of_rank("mixed_qkv", mixed_qkv, 2)
-    if replay is not None and len(replay) != 3:
-        conventions.refuse("replay", f"{len(replay)} arrays", "3: payload, a and b")
+    try:
+        given = 3 if replay is None else len(replay)
+    except TypeError:
+        conventions.refuse("replay", f"a {type(replay).__name__}", "3 arrays: payload, a and b")
+    if given != 3:
+        conventions.refuse("replay", f"{given} arrays", "3 arrays: payload, a and b")
     taps = tensors.unit_taps(mixed_qkv, mixed_qkv.shape[1])
     try:
-        return varlen.qkv_split_by_token(mixed_qkv, taps, heads, fuse_l2norm, *(replay or (None, None, None)))
+        return varlen.qkv_split_by_token(
+            mixed_qkv, taps, heads, fuse_l2norm, *((None, None, None) if replay is None else replay)
+        )
     except (TypeError, ValueError) as error:
         conventions.rename(error, NAMES)
         raise

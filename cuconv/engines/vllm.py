@@ -122,8 +122,13 @@ def causal_conv1d_update(
     silu, null_slot = conventions.silu(activation), null_block_id if pad_slot_id is None else pad_slot_id
     if query_start_loc is not None and conv_state_indices is not None:
         # The slots say how many sequences there are: starts are padded to the batch of a graph.
-        starts = conv_state_indices.shape[0] + 1
-        query_start_loc = query_start_loc if query_start_loc.shape[0] <= starts else query_start_loc[:starts]
+        try:
+            starts = conv_state_indices.shape[0] + 1
+            query_start_loc = query_start_loc if query_start_loc.shape[0] <= starts else query_start_loc[:starts]
+        except (AttributeError, IndexError):
+            conventions.of_rank("conv_state_indices", conv_state_indices, 1, 2)
+            conventions.of_rank("query_start_loc", query_start_loc, 1)
+            raise
     most = None if query_start_loc is None or max_query_len == -1 else max_query_len
     pad_output = "zero" if out is None else "keep"
     try:
@@ -155,7 +160,7 @@ def causal_conv1d_update(
             out=out,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, NAMES)
+        conventions.rename(error, NAMES | conventions.OVER_X if out is x else NAMES)
         raise
 
 
@@ -196,7 +201,11 @@ def selective_state_update(
         if dst_state_batch_indices is state_batch_indices:
             dst_state_batch_indices = None
         elif getattr(dst_state_batch_indices, "ndim", None) == 2:
-            dst_state_batch_indices = dst_state_batch_indices.select(1, 0)
+            try:
+                dst_state_batch_indices = dst_state_batch_indices.select(1, 0)
+            except (AttributeError, IndexError):
+                conventions.of_rank("dst_state_batch_indices", dst_state_batch_indices, 2)
+                conventions.refuse("columns of dst_state_batch_indices", 0, "at least 1")
     try:
         state_update.selective_state_update(
             state,
@@ -219,6 +228,7 @@ def selective_state_update(
             out=out,
         )
     except (TypeError, ValueError) as error:
+        conventions.states_have_no_scales(error, "state", state)
         conventions.rename(error, NAMES)
         raise
 
@@ -279,7 +289,8 @@ def selective_scan_fn(
             out=out,
         )
     except (TypeError, ValueError) as error:
-        conventions.rename(error, SCAN_NAMES)
+        conventions.states_have_no_scales(error, "ssm_states", ssm_states)
+        conventions.rename(error, SCAN_NAMES | {"out": "delta" if z is None else "z"})
         raise
 
 

@@ -141,7 +141,7 @@ def _of_chunks(read: Read, blocks: Blocks, sequence: int, start: int) -> list[tu
     """The same by the chunks of a sequence, which begins with token `start`. A first one of several fills up the block
     that was begun before.
     """
-    ends, last_chunks = read(CHUNKS).astype(np.int64), read(LAST_CHUNKS).astype(np.int64)
+    ends, last_chunks = read(CHUNKS).astype(np.int64), read(LAST_CHUNKS).astype(np.int64).clip(-1, blocks.rows - 1)
     chunks = range(last_chunks[sequence - 1] + 1 if sequence else 0, last_chunks[sequence] + 1)
     begun = max(blocks.size - int(ends[chunks[0] + 1] - ends[chunks[0]]), 0) if len(chunks) > 1 else 0
     positions = [int(ends[chunk + 1]) - start for chunk in chunks]

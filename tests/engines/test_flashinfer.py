@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -76,6 +77,14 @@ def test_a_single_token_without_cache_steps_ignores_the_buffer(device: str) -> N
     got = state.clone()
     out = flashinfer.selective_state_update(got, **given, intermediate_states_buffer=buffer, cache_steps=1)
     assert out.shape == (2, 1, HEADS, HEADDIM) and torch.equal(got, state) and buffer[:2].any()
+
+
+def test_cache_steps_may_be_a_number_of_numpy() -> None:
+    given, state = steps("cpu", 2, 3), pool("cpu")
+    got, wanted = state.clone(), state.clone()
+    out = flashinfer.selective_state_update(got, **given, cache_steps=np.int64(3))  # type: ignore[arg-type]
+    assert torch.equal(out, flashinfer.selective_state_update(wanted, **given, cache_steps=3))
+    assert torch.equal(got, wanted)
 
 
 @EACH_DEVICE
@@ -154,3 +163,21 @@ def test_what_a_checkpointing_step_cannot_mean_is_refused(named: dict[str, Any],
     assert checkpointed().shape == (2, 2, HEADS, HEADDIM)
     with pytest.raises((TypeError, ValueError), match=f"^{error}"):
         checkpointed(**named)
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError])
+@pytest.mark.parametrize("tokens", [17, 27, 55])
+def test_more_tokens_than_a_call_takes_are_refused_as_flashinfer_does(tokens: int, kind: type[Exception]) -> None:
+    """FlashInfer asserts, and its test knows the error by "at most 16 cache tokens"; rings have twice the tokens."""
+    rows, given = 2 * tokens, steps("cpu", 2, tokens)
+    given["A"] = given["A"][:, :1, :1].expand(HEADS, HEADDIM, STATES)
+    given["dt"] = given["dt"][..., :1].expand(2, tokens, HEADS, HEADDIM)
+    rings = {
+        "x_cache": torch.zeros(SLOTS, HEADS, rows, HEADDIM),
+        "B_cache": torch.zeros(SLOTS, 1, rows, STATES),
+        "dt_cache": torch.zeros(SLOTS, HEADS, rows),
+    }
+    out = torch.ones_like(given["x"])
+    with pytest.raises(kind, match=f"^tokens of x: got {tokens}; wanted at most 16 cache tokens in a call$"):
+        checkpointed(**given, **rings, out=out)
+    assert (out == 1).all() and not any(ring.any() for ring in rings.values())

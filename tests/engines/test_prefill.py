@@ -125,6 +125,38 @@ def test_cuda_engines_take_dense_batches_with_states_in_place(engine: Any, devic
 
 
 @EACH_DEVICE
+@pytest.mark.parametrize("call", ["fn", "fwd"])
+@pytest.mark.parametrize("engine", [sgl_kernel, tensorrt_llm])
+def test_cuda_engines_prefill_the_first_columns_of_longer_states(engine: Any, call: str, device: str) -> None:
+    """There the steps of Triton find them; the columns behind, which leave room for drafts, stay as they are."""
+    x, weight, bias = normal(device, DIM, 5), normal(device, DIM, WIDTH, seed=1), normal(device, DIM, seed=2)
+    pool, tokens = normal(device, 4, DIM, WIDTH + 1, seed=3), x.clone()
+    before, slots = pool.clone(), indices(device, 2)
+    named = {"query_start_loc": indices(device, 0, 5), "cache_indices": slots, "conv_states": pool}
+    named["has_initial_state"] = torch.tensor([True], device=device)
+    if call == "fn":
+        engine.causal_conv1d_fn(x, weight, bias, **named)
+    else:
+        engine.causal_conv1d_fwd(x, weight, bias, **named, silu_activation=True, pad_slot_id=-1)
+    joined = torch.cat((before[2, :, : WIDTH - 1], tokens), 1)
+    assert torch.equal(x, whole(joined, weight, bias)[:, WIDTH - 1 :])
+    assert torch.equal(pool[2, :, : WIDTH - 1], joined[:, 1 - WIDTH :])
+    pool[2, :, : WIDTH - 1] = before[2, :, : WIDTH - 1]
+    assert torch.equal(pool, before)
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("engine", [sgl_kernel, tensorrt_llm])
+def test_one_token_is_written_over_whatever_its_strides_are(engine: Any, device: str) -> None:
+    """A single packed token is contiguous both ways: torch's own contiguous() leaves its strides as they are."""
+    x, weight, bias = normal(device, 1, DIM).T, normal(device, DIM, WIDTH, seed=1), normal(device, DIM, seed=2)
+    pool, token = normal(device, 4, DIM, WIDTH - 1, seed=3), x.clone()
+    assert x.is_contiguous() and x.stride() == (1, DIM)
+    engine.causal_conv1d_fwd(x, weight, bias, pool, indices(device, 0, 1), indices(device, 2), None, True, -1)
+    assert torch.equal(x, whole(token, weight, bias)) and torch.equal(pool[2], last_inputs(token, WIDTH - 1))
+
+
+@EACH_DEVICE
 def test_megatron_reads_states_and_carries_them_over(device: str) -> None:
     x, weight, bias = packed(device)
     states = normal(device, 3, DIM, WIDTH - 1, seed=3)
@@ -145,6 +177,10 @@ def test_carried_states_are_the_last_inputs_of_state_and_slice(device: str) -> N
     carried = megatron.causal_conv1d_varlen_carry_states(x, indices(device, 0, 2, 2, 8), previous)
     wanted = [letters(device, "cdef"), letters(device, "mnop"), letters(device, "wxyz")]
     assert torch.equal(carried, torch.stack(wanted))
+    # Some versions give what follows from the boundaries, too.
+    plan = dict.fromkeys(("token_indices", "prev_columns", "from_slice"), torch.zeros(3, 4, device=device))
+    planned = megatron.causal_conv1d_varlen_carry_states(x, indices(device, 0, 2, 2, 8), previous, **plan)
+    assert torch.equal(planned, carried)
 
 
 @EACH_DEVICE
@@ -299,6 +335,25 @@ def test_a_scan_of_mode_all_keeps_the_state_at_every_block_end(device: str) -> N
             assert torch.allclose(out[:, tokens], part[0], rtol=1e-4, atol=1e-5)
             expected[table[i, column].long()], done = state[0], border
     assert torch.allclose(pool, expected, rtol=1e-4, atol=1e-5)
+
+
+@EACH_DEVICE
+def test_chunks_that_do_not_exist_count_as_the_last_one(device: str) -> None:
+    """The kernel brings such numbers inside, and the reference does, too."""
+    given = [normal(device, DIM, 7), normal(device, 4, DIM, 3, seed=3), normal(device, DIM, 7, seed=1)]
+    given += [-normal(device, DIM, 3).abs(), normal(device, 1, 3, 7), normal(device, 1, 3, 7, seed=2)]
+    results = []
+    for last in (1, 9):
+        u, pool, delta, *rest = (each.clone() for each in given)
+        out = vllm.selective_scan_fn(
+            *(u, pool, delta, *rest), query_start_loc=starts(device, (4, 3)), block_size=8,
+            cache_indices=indices(device, [1], [3]), has_initial_state=torch.tensor([True, True], device=device),
+            cu_chunk_seqlen=indices(device, 0, 4, 7), last_chunk_indices=indices(device, 0, last),
+            **blocks(device, (0, 0), (4, 3)),
+        )  # fmt: skip
+        results.append((out, pool))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
 
 
 @EACH_DEVICE

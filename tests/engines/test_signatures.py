@@ -42,6 +42,8 @@ PUBLISHED = {
     "conv_state_indices=None, pad_slot_id=-1",
     "sgl_kernel.causal_conv1d_fwd": "x, weight, bias_, conv_states, query_start_loc, cache_indices, "
     "has_initial_state, silu_activation, pad_slot_id",
+    "sgl_kernel.causal_conv1d_update_operator": "x, conv_state, weight, bias_, silu_activation, cache_seqlens, "
+    "conv_state_indices, pad_slot_id",
     "tensorrt_llm.causal_conv1d_fn": "x, weight, bias=None, query_start_loc=None, cache_indices=None, "
     "has_initial_state=None, conv_states=None, activation='silu', pad_slot_id=-1",
     "tensorrt_llm.causal_conv1d_update": "x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, "
