@@ -310,15 +310,15 @@ MUTANTS = (
     Mutant(
         "Live tokens are forgotten where warps walk over heads.",
         _WALKED,
-        "lanes_where(lane_id() % 4 == 1 && word > 0) != 0",
-        "lanes_where(lane_id() % 4 == 0 && word > 0) != 0",
+        "are_live(lane_id() % 4 == 1 && word > 0)",
+        "are_live(lane_id() % 4 == 0 && word > 0)",
         (_FOLD_HEADS, _FOLD_HEADS_FULL),
     ),
     Mutant(
         "What a step without live tokens has put in states is not said where warps walk over heads.",
         _WALKED,
-        "lane_id() / 2 == 1) {",
-        "lane_id() / 2 == 2) {",
+        "lane_id() / 2 == 1) RingCursor",
+        "lane_id() / 2 == 2) RingCursor",
         (_FOLD_HEADS_EMPTY,),
     ),
     Mutant(

@@ -252,8 +252,8 @@ MUTANTS = (
     Mutant(
         "The rows of a part are read before they are there.",
         _HEADS,
-        "wait_for_copy_groups<Rows::kRowsOfGroup / kPart - 1>();",
-        "wait_for_copy_groups<Rows::kRowsOfGroup / kPart>();",
+        "wait_for_copy_groups<Rows::kRowsOfGroup / kPart - 1>();\n            typename",
+        "wait_for_copy_groups<Rows::kRowsOfGroup / kPart>();\n            typename",
         (_UNITS_INT8,),
     ),
     Mutant(
