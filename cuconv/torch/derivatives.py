@@ -131,7 +131,8 @@ class _Followed(EagerFunction):
         forward, places = call.forward(run.kept, run.hidden)
         made: type[_Followed] = type(cls.__name__, (cls,), {"forward": staticmethod(forward)})
         # Its own `apply` would ask for each call which function of `made` is the backward.
-        made._backward_cls.run, made._backward_cls.apply = run, cls.backward
+        backward: Any = made._backward_cls
+        backward.run, backward.apply = run, cls.backward
         return Follower(made.eager, places)
 
 
@@ -239,11 +240,12 @@ class _Around(NamedTuple):
 
     def gradients(self, filtered: Tensor | None, dinner: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, pre_gate, post_gate and residual."""
-        dx, dpre_gate, dpost_gate, dresidual = dinner, None, None, None
+        dx: Tensor | None = dinner
+        dpre_gate, dpost_gate, dresidual = None, None, None
         if self.pre_gate is not None:
             dx = _product(self.pre_gate, dinner, self.is_unread) if self._is_wanted("x") else None
             dpre_gate = _product(self.x, dinner, self.is_unread) if self._is_wanted("pre_gate") else None
-        if filtered is not None:
+        if filtered is not None and self.dout is not None:
             dpost_gate = _product(filtered, self.dout, self.is_padding)
         if self.dout is not None and self._is_wanted("residual"):
             dresidual = self.dout if self.is_padding is None else self.dout.masked_fill(self.is_padding, 0)
