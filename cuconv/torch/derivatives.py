@@ -161,6 +161,11 @@ class _Gradients(_Followed):
         raise RuntimeError(f"cuconv has no second derivative: {ctx.run.operation.name} cannot be differentiated")
 
 
+def _in_memory(gradient: Tensor | None) -> Tensor | None:
+    """A gradient that memory holds: the one of a conjugate's imaginary part comes as a tensor to negate on reading."""
+    return None if gradient is None else gradient.resolve_neg()
+
+
 class _Convolution(_Followed):
     """`causal_conv1d_fn`."""
 
@@ -171,10 +176,10 @@ class _Convolution(_Followed):
             x,
             weight,
             bias,
-            torch.zeros_like(x) if dout is None else dout,
+            torch.zeros_like(x) if dout is None else _in_memory(dout),
             seq_idx=seq_idx,
             initial_states=initial_states,
-            dfinal_states=dfinal_states,
+            dfinal_states=_in_memory(dfinal_states),
             activation="silu" if ctx.run.options[1] else None,
         )
         return None, dx, dweight, dbias, None, dinitial_states
@@ -203,7 +208,7 @@ class _GatedConvolution(_Followed):
             *(inner, weight, bias, around.dfiltered()),
             seq_idx=seq_idx,
             initial_states=initial_states,
-            dfinal_states=dfinal_states,
+            dfinal_states=_in_memory(dfinal_states),
             activation=activation,
         )
         dx, *dgates = around.gradients(filtered, dinner)
@@ -236,7 +241,7 @@ class _Around(NamedTuple):
         """The gradient of the filter's result."""
         if self.dout is None:
             return torch.zeros_like(self.x)
-        return self.dout if self.post_gate is None else self.post_gate * self.dout
+        return self.dout.resolve_neg() if self.post_gate is None else self.post_gate * self.dout
 
     def gradients(self, filtered: Tensor | None, dinner: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, pre_gate, post_gate and residual."""
@@ -280,7 +285,7 @@ class _Scan(_Followed):
             _incoming(dout, u),
             delta_softplus=ctx.run.options[0],
             initial_state=initial_state,
-            dlast_state=dlast_state,
+            dlast_state=_in_memory(dlast_state),
             chunk_states=chunk_states,
         )
         return None, *gradients
@@ -292,6 +297,7 @@ def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
     """
     if dout is None:
         return torch.zeros_like(u)
+    dout = dout.resolve_neg()
     # Dynamo cannot trace strides of gradients.
     is_slow = not torch.compiler.is_compiling() and u.stride(-1) == 1 and dout.stride(-1) != 1
     return dout.contiguous() if is_slow else dout
@@ -445,10 +451,10 @@ class PackedWithStates(EagerFunction):
             x,
             weight,
             bias,
-            torch.zeros_like(x) if dout is None else dout,
+            torch.zeros_like(x) if dout is None else _in_memory(dout),
             query_start_loc=query_start_loc,
             initial_states=initial_states,
-            dfinal_states=dfinal_states,
+            dfinal_states=_in_memory(dfinal_states),
             activation=ctx.activation,
         )
         return dx, dweight, dbias, None, dinitial_states, None
@@ -508,7 +514,7 @@ class PackedScan(EagerFunction):
             query_start_loc,
             delta_softplus=ctx.delta_softplus,
             initial_state=initial_state,
-            dlast_state=dlast_state,
+            dlast_state=_in_memory(dlast_state),
         )
         return (*gradients, None, dinitial_state, None, None)
 

@@ -308,6 +308,49 @@ def test_incoming_gradients_of_any_strides() -> None:
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
+def convolved() -> tuple[Any, Any, Any]:
+    x, weight, *_ = inputs.conv_inputs()
+    return x, *cuconv.causal_conv1d_fn(x, weight, return_final_states=True)
+
+
+def convolved_with_a_residual() -> tuple[Any, Any, Any]:
+    x, weight, *_ = inputs.conv_inputs()
+    return x, *cuconv.causal_conv1d_fn(x, weight, return_final_states=True, residual=x)
+
+
+def packed() -> tuple[Any, Any, Any]:
+    x, weight = random(6, 9), random(6, 4)
+    return x, *causal_conv1d_packed(x, weight, return_final_states=True)
+
+
+def packed_without_states() -> tuple[Any, Any, Any]:
+    x, weight = random(6, 9), random(6, 4)
+    return x, cuconv.causal_conv1d_varlen_fn(x, weight), x
+
+
+def scanned() -> tuple[Any, Any, Any]:
+    u, delta, A, B, C, *_ = inputs.scan_inputs()
+    return u, *cuconv.selective_scan_fn(u, delta, A, B, C, return_last_state=True)
+
+
+def scanned_in_a_pack() -> tuple[Any, Any, Any]:
+    u, delta, A, B, C, *_ = inputs.scan_inputs()
+    return u, *selective_scan_packed(u[0], delta[0], A, B[0], C[0], return_last_state=True)
+
+
+@pytest.mark.parametrize(
+    "call", [convolved, convolved_with_a_residual, packed, packed_without_states, scanned, scanned_in_a_pack]
+)
+def test_incoming_gradients_may_be_negated_on_reading(call: Callable[[], tuple[Any, Any, Any]]) -> None:
+    """As those of complex conjugates are."""
+    x, *results = call()
+    gradients = [torch.randn_like(each, dtype=torch.complex128).conj().imag for each in results]
+    assert all(each.is_neg() for each in gradients)
+    (got,) = torch.autograd.grad(results, x, gradients, retain_graph=True)
+    (wanted,) = torch.autograd.grad(results, x, [each.resolve_neg() for each in gradients])
+    torch.testing.assert_close(got, wanted)
+
+
 def test_only_final_states_are_used() -> None:
     x, weight, _, states = inputs.conv_inputs(seqlen=2)
     _, final = cuconv.causal_conv1d_fn(x, weight, None, None, states, True)
