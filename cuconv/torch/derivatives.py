@@ -467,9 +467,12 @@ def _scan_packed(
     outputs: tuple[str, ...] | None,
     traced: bool,
 ) -> Sequence[Any]:
-    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
+    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *others = given
     delta_softplus, *_ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
+    for argument, each in zip(operation.inputs[len(given) - len(others) :], others, strict=False):
+        if each is not None:
+            raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
     if u.dim() == 3:
         raise ValueError(message("u", "a batch while an argument requires grad", "(dim, total), or selective_scan_fn"))
     apply = PackedScan.apply if traced else PackedScan.eager

@@ -233,7 +233,7 @@ class Mamba(nn.Module):
             conv_bias, bias: whether the convolution and the outer projections have biases.
             use_fast_path: compute u and delta again in the backward pass instead of keeping them, with less memory.
             layer_idx: the block's place in a model, under which its states are kept in inference parameters.
-            device, dtype: of the parameters; A_log and D are float32 unless dtype is float64.
+            device, dtype: of the parameters; A_log and D are float32 unless the dtype is float64.
         """
         checks.choice("dt_init", dt_init, ("random", "constant"))
         super().__init__()
@@ -249,7 +249,7 @@ class Mamba(nn.Module):
         self.x_proj = nn.Linear(self.d_inner, self.dt_rank + 2 * d_state, bias=False, **made)
         self.dt_proj = nn.Linear(self.dt_rank, self.d_inner, bias=True, **made)
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **made)
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = torch.float64 if (dtype or torch.get_default_dtype()) == torch.float64 else torch.float32
         rates = torch.arange(1, d_state + 1, dtype=wide, device=device).log()
         self.A_log = nn.Parameter(rates.repeat(self.d_inner, 1))
         self.D = nn.Parameter(torch.ones(self.d_inner, dtype=wide, device=device))

@@ -246,6 +246,15 @@ def test_packed_scan() -> None:
         cuconv.selective_scan_varlen_fn(u, torch.zeros(1, 4, 3), *others)
 
 
+@pytest.mark.parametrize("argument", ["cache_indices", "has_initial_state", "state_column", "dst_state_indices"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_says_something_of_states_is_refused_without_them(argument: str, grad: bool) -> None:
+    u, delta, A, B, C, *_ = inputs.scan_inputs(grad=grad)
+    value = torch.zeros(1, dtype=torch.bool if argument == "has_initial_state" else torch.int32)
+    with pytest.raises(ValueError, match=f"^{argument}: got an array; wanted None unless ssm_states is given$"):
+        cuconv.selective_scan_varlen_fn(u[0], None, delta[0], A, B[0], C[0], **{argument: value})
+
+
 @pytest.mark.parametrize("softplus", [False, True])
 def test_packed_scan_with_states(softplus: bool) -> None:
     arguments, starts = packed_scan_inputs()

@@ -279,6 +279,16 @@ def test_a_converted_block_computes_rates_in_float32(dtype: Any) -> None:
         torch.testing.assert_close(each.double(), wanted, rtol=0, atol=float(2 * torch.finfo(dtype).eps))
 
 
+def test_a_block_has_the_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        block = Mamba(8)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {each.dtype for each in block.parameters()} == {torch.float64}
+    assert block(random(2, 5, 8)).dtype == torch.float64
+
+
 def test_inference_parameters() -> None:
     class Parameters:
         seqlen_offset = 0
