@@ -19,7 +19,7 @@ from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime import checks
 from cuconv.runtime.call import Call, Follower
 from cuconv.runtime.errors import message
-from cuconv.runtime.operation import Operation, is_traced
+from cuconv.runtime.operation import Operation, is_traced, preparing
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 
@@ -117,13 +117,21 @@ class _Followed(EagerFunction):
         inputs = given[: len(operation.inputs)]
         run = cls.run(operation, options, outputs)
         results = (cls.apply if traced else cls.eager)(run, *inputs)
-        call = None if traced else _recognised(run, given)
-        if call is not None:
-            # With this the next call on tensors that are recognised is made.
-            call.follow(options, outputs, cls._follower(run, call))
-            operation.find_known()
+        if not traced:
+            cls._follow_next(run, given, options, outputs)
         made = results if type(results) is tuple else (results,)
         return (*made, *[None] * (len(given) - len(inputs) - len(made)))
+
+    @classmethod
+    def _follow_next(
+        cls, run: Run, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    ) -> None:
+        """Let the next call on such tensors be made at once, if these are recognised."""
+        with preparing:
+            call = _recognised(run, given)
+            if call is not None:
+                call.follow(options, outputs, cls._follower(run, call))
+                run.operation.find_known()
 
     @classmethod
     def _follower(cls, run: Run, call: Call[Any]) -> Follower:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import cuconv
 from cuconv.causal_conv1d import varlen
-from cuconv.runtime import arrays
+from cuconv.runtime import arrays, operation
+from cuconv.runtime.call import Call, Known
 from cuconv.runtime.operation import Operation
 from tests.torch import inputs
 from tests.torch.inputs import random
@@ -596,6 +599,51 @@ def test_calls_that_autograd_follows_and_others_by_turns_are_all_recognised(insp
         followed, plain = convolve(*student), convolve(*teacher)
         assert torch.equal(followed, plain) and followed.requires_grad and not plain.requires_grad
     assert not inspected
+
+
+def in_another_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def test_threads_make_and_drop_what_recognises_arrays_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one drops it while another writes code for it, and the call that is made fails after it has run."""
+    count: Counter[str] = Counter()
+    for name in ("recognise", "follow", "enter"):
+        change = getattr(Call, name)
+
+        def changed(*arguments: Any, name: str = name, change: Any = change) -> Any:
+            count[name] += not in_another_thread(lambda: operation.preparing.acquire(blocking=False))
+            return change(*arguments)
+
+        monkeypatch.setattr(Call, name, changed)
+    x, weight = random(2, 5, 11), random(5, 3)
+    for _ in range(6):
+        cuconv.causal_conv1d_fn(x, weight)
+    assert count.keys() == {"recognise", "follow", "enter"} and all(count.values())
+
+
+def test_what_another_thread_recognised_is_no_hint() -> None:
+    operation.latest.known = known = object()  # type: ignore[assignment]
+    try:
+        assert in_another_thread(lambda: operation.latest.known) is None
+        assert operation.latest.known is known
+    finally:
+        operation.latest.known = None
+
+
+def test_another_thread_may_drop_what_is_known_during_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    convolution, options = Operation.named["causal_conv1d_fn"], (False, False)
+    x, weight = random(2, 5, 11, grad=False), random(5, 3, grad=False)
+
+    def run(given: tuple[Any, ...], late: Any) -> tuple[Any, ...]:
+        convolution.known = ()
+        return x, None
+
+    known = [Known(options, None, each, None) for each in (lambda given, late: None, run)]  # type: ignore[arg-type]
+    monkeypatch.setattr(convolution, "known", tuple(known))
+    monkeypatch.setattr(operation.latest, "known", None)
+    assert convolution((x, weight, None, None, None, None, None), options)[0] is x
 
 
 def test_what_is_refused_is_refused_after_equal_calls() -> None:
