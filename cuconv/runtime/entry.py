@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from cuconv.runtime import generated
 from cuconv.runtime.call import Code, Known, all_of
 from cuconv.runtime.held import Held, held, is_array, taking
-from cuconv.runtime.operation import RECENT, Operation, latest
+from cuconv.runtime.operation import RECENT, Operation, latest, preparing
 from cuconv.runtime.plan import NO_NUMBERS, Late
 from cuconv.runtime.recogniser import repeated
 
@@ -124,8 +124,9 @@ class Entry:
         # 1, 1.0 and True are equal.
         key = self, names, others, types_of(others), known.follower
         entries = known.call.entries
-        if key not in entries and len(entries) < MAX_ENTRIES:
-            entries[key] = self._made(known, values, names)
+        with preparing:
+            if key not in entries and len(entries) < MAX_ENTRIES:
+                entries[key] = self._made(known, values, names)
         if (run := entries.get(key)) is not None:
             self._try_first(names, run)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,8 +41,12 @@ def is_traced() -> bool:
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
-class _Latest:
-    """How arrays were handled that were recognised last, in any thread: a hint that such calls are worth an entry."""
+preparing = threading.RLock()
+"""Held while what recognises arrays is made or dropped. Calls that are recognised do without it."""
+
+
+class _Latest(threading.local):
+    """How arrays were handled that were recognised last in this thread: a hint that such calls are worth an entry."""
 
     known: Known | None = None
 
@@ -88,11 +93,11 @@ class Operation(Definition[Operands]):
             return through_torch(self, given, options, outputs, late)
         # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
         # arrays is quicker than comparing facts, and that takes half as long as hashing them.
-        for known in self.known:
+        for known in (recent := self.known):
             if known.options == options and known.outputs == outputs:
                 results = known.run(given, late)
                 if results is not None:
-                    if known is not self.known[0]:
+                    if known is not recent[0]:
                         self._known_first(known)
                     latest.known = known
                     return results
@@ -121,11 +126,12 @@ class Operation(Definition[Operands]):
             or call.family is not family
         ):
             call = self._remembered(family, outputs, options, *facts)
-        if family.recogniser is not None and call in self.recent:
-            # To make one takes longer than a call, so it is for the second of equal calls.
-            call.recognise(None if call.recogniser else family.recogniser(given))
-        self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
-        self.find_known()
+        with preparing:
+            if family.recogniser is not None and call in self.recent:
+                # To make one takes longer than a call, so it is for the second of equal calls.
+                call.recognise(None if call.recogniser else family.recogniser(given))
+            self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
+            self.find_known()
         return call, pointers
 
     def find_known(self) -> None:
@@ -134,6 +140,7 @@ class Operation(Definition[Operands]):
 
     def _known_first(self, known: Known) -> None:
         """Try one of the known calls first from now on."""
+        # A thread that replaces them meanwhile costs a little time and nothing else.
         self.known = (known, *[each for each in self.known if each is not known])
 
     def _prepare(

@@ -19,7 +19,7 @@ from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime import checks
 from cuconv.runtime.call import Call, Follower
 from cuconv.runtime.errors import message
-from cuconv.runtime.operation import Operation, is_traced
+from cuconv.runtime.operation import Operation, is_traced, preparing
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 
@@ -117,13 +117,21 @@ class _Followed(EagerFunction):
         inputs = given[: len(operation.inputs)]
         run = cls.run(operation, options, outputs)
         results = (cls.apply if traced else cls.eager)(run, *inputs)
-        call = None if traced else _recognised(run, given)
-        if call is not None:
-            # With this the next call on tensors that are recognised is made.
-            call.follow(options, outputs, cls._follower(run, call))
-            operation.find_known()
+        if not traced:
+            cls._follow_next(run, given, options, outputs)
         made = results if type(results) is tuple else (results,)
         return (*made, *[None] * (len(given) - len(inputs) - len(made)))
+
+    @classmethod
+    def _follow_next(
+        cls, run: Run, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
+    ) -> None:
+        """Let the next call on such tensors be made at once, if these are recognised."""
+        with preparing:
+            call = _recognised(run, given)
+            if call is not None:
+                call.follow(options, outputs, cls._follower(run, call))
+                run.operation.find_known()
 
     @classmethod
     def _follower(cls, run: Run, call: Call[Any]) -> Follower:
@@ -131,7 +139,8 @@ class _Followed(EagerFunction):
         forward, places = call.forward(run.kept, run.hidden)
         made: type[_Followed] = type(cls.__name__, (cls,), {"forward": staticmethod(forward)})
         # Its own `apply` would ask for each call which function of `made` is the backward.
-        made._backward_cls.run, made._backward_cls.apply = run, cls.backward
+        backward: Any = made._backward_cls
+        backward.run, backward.apply = run, cls.backward
         return Follower(made.eager, places)
 
 
@@ -160,6 +169,11 @@ class _Gradients(_Followed):
         raise RuntimeError(f"cuconv has no second derivative: {ctx.run.operation.name} cannot be differentiated")
 
 
+def _in_memory(gradient: Tensor | None) -> Tensor | None:
+    """A gradient that memory holds: the one of a conjugate's imaginary part comes as a tensor to negate on reading."""
+    return None if gradient is None else gradient.resolve_neg()
+
+
 class _Convolution(_Followed):
     """`causal_conv1d_fn`."""
 
@@ -170,10 +184,10 @@ class _Convolution(_Followed):
             x,
             weight,
             bias,
-            torch.zeros_like(x) if dout is None else dout,
+            torch.zeros_like(x) if dout is None else _in_memory(dout),
             seq_idx=seq_idx,
             initial_states=initial_states,
-            dfinal_states=dfinal_states,
+            dfinal_states=_in_memory(dfinal_states),
             activation="silu" if ctx.run.options[1] else None,
         )
         return None, dx, dweight, dbias, None, dinitial_states
@@ -202,7 +216,7 @@ class _GatedConvolution(_Followed):
             *(inner, weight, bias, around.dfiltered()),
             seq_idx=seq_idx,
             initial_states=initial_states,
-            dfinal_states=dfinal_states,
+            dfinal_states=_in_memory(dfinal_states),
             activation=activation,
         )
         dx, *dgates = around.gradients(filtered, dinner)
@@ -235,15 +249,16 @@ class _Around(NamedTuple):
         """The gradient of the filter's result."""
         if self.dout is None:
             return torch.zeros_like(self.x)
-        return self.dout if self.post_gate is None else self.post_gate * self.dout
+        return self.dout.resolve_neg() if self.post_gate is None else self.post_gate * self.dout
 
     def gradients(self, filtered: Tensor | None, dinner: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of x, pre_gate, post_gate and residual."""
-        dx, dpre_gate, dpost_gate, dresidual = dinner, None, None, None
+        dx: Tensor | None = dinner
+        dpre_gate, dpost_gate, dresidual = None, None, None
         if self.pre_gate is not None:
             dx = _product(self.pre_gate, dinner, self.is_unread) if self._is_wanted("x") else None
             dpre_gate = _product(self.x, dinner, self.is_unread) if self._is_wanted("pre_gate") else None
-        if filtered is not None:
+        if filtered is not None and self.dout is not None:
             dpost_gate = _product(filtered, self.dout, self.is_padding)
         if self.dout is not None and self._is_wanted("residual"):
             dresidual = self.dout if self.is_padding is None else self.dout.masked_fill(self.is_padding, 0)
@@ -278,7 +293,7 @@ class _Scan(_Followed):
             _incoming(dout, u),
             delta_softplus=ctx.run.options[0],
             initial_state=initial_state,
-            dlast_state=dlast_state,
+            dlast_state=_in_memory(dlast_state),
             chunk_states=chunk_states,
         )
         return None, *gradients
@@ -290,6 +305,7 @@ def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
     """
     if dout is None:
         return torch.zeros_like(u)
+    dout = dout.resolve_neg()
     # Dynamo cannot trace strides of gradients.
     is_slow = not torch.compiler.is_compiling() and u.stride(-1) == 1 and dout.stride(-1) != 1
     return dout.contiguous() if is_slow else dout
@@ -443,10 +459,10 @@ class PackedWithStates(EagerFunction):
             x,
             weight,
             bias,
-            torch.zeros_like(x) if dout is None else dout,
+            torch.zeros_like(x) if dout is None else _in_memory(dout),
             query_start_loc=query_start_loc,
             initial_states=initial_states,
-            dfinal_states=dfinal_states,
+            dfinal_states=_in_memory(dfinal_states),
             activation=ctx.activation,
         )
         return dx, dweight, dbias, None, dinitial_states, None
@@ -459,9 +475,12 @@ def _scan_packed(
     outputs: tuple[str, ...] | None,
     traced: bool,
 ) -> Sequence[Any]:
-    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *_ = given
+    u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, *others = given
     delta_softplus, *_ = options
     _refuse_states("ssm_states", ssm_states, "cuconv.torch.selective_scan_packed")
+    for argument, each in zip(operation.inputs[len(given) - len(others) :], others, strict=False):
+        if each is not None:
+            raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
     if u.dim() == 3:
         raise ValueError(message("u", "a batch while an argument requires grad", "(dim, total), or selective_scan_fn"))
     apply = PackedScan.apply if traced else PackedScan.eager
@@ -506,7 +525,7 @@ class PackedScan(EagerFunction):
             query_start_loc,
             delta_softplus=ctx.delta_softplus,
             initial_state=initial_state,
-            dlast_state=dlast_state,
+            dlast_state=_in_memory(dlast_state),
         )
         return (*gradients, None, dinitial_state, None, None)
 

@@ -35,9 +35,9 @@ def as_channels(rows: Tensor) -> Tensor:
     return rows.transpose(0, 1).flatten(1, 2)
 
 
-def as_rows(channels: Tensor, batch: int) -> Tensor:
+def as_rows(channels: Tensor, batch: int, seqlen: int) -> Tensor:
     """(batch, channels, seqlen) of (channels, batch * seqlen)."""
-    return channels.unflatten(1, (batch, channels.shape[1] // max(batch, 1))).transpose(0, 1)
+    return channels.unflatten(1, (batch, seqlen)).transpose(0, 1)
 
 
 class Norms(NamedTuple):
@@ -79,23 +79,25 @@ def compose(
     if norms.delta is not None:
         delta = _rms_norm(delta.t(), norms.delta, norms.eps).t()
     if B is None:
-        B = _matrix(p[:, rank : rank + d_state], norms.B_bias, norms.B, norms.eps, batch)
+        B = _matrix(p[:, rank : rank + d_state], norms.B_bias, norms.B, norms.eps, batch, seqlen)
     if C is None:
-        C = _matrix(p[:, -d_state:], norms.C_bias, norms.C, norms.eps, batch)
+        C = _matrix(p[:, -d_state:], norms.C_bias, norms.C, norms.eps, batch, seqlen)
     # Under autocast the projections are of the autocast dtype, and what comes from elsewhere follows.
-    u, gate, delta = u.to(p.dtype), z.to(p.dtype), as_rows(delta.to(p.dtype), batch)
+    u, gate, delta = u.to(p.dtype), z.to(p.dtype), as_rows(delta.to(p.dtype), batch, seqlen)
     out = selective_scan_fn(u, delta, A, B, C, D, gate, delta_bias, delta_softplus)
     out_bias = None if out_bias is None else out_bias.to(out_weight.dtype)
     return F.linear(as_tokens(out), out_weight, out_bias).unflatten(0, (batch, seqlen))
 
 
-def _matrix(tokens: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float, batch: int) -> Tensor:
+def _matrix(
+    tokens: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float, batch: int, seqlen: int
+) -> Tensor:
     """(batch, d_state, seqlen) with contiguous tokens of (batch * seqlen, d_state) from x_proj."""
     if bias is not None:
         tokens = tokens + bias.to(tokens.dtype)
     if rms_weight is not None:
         tokens = _rms_norm(tokens, rms_weight, eps)
-    return as_rows(tokens.t().contiguous(), batch)
+    return as_rows(tokens.t().contiguous(), batch, seqlen)
 
 
 def _rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -134,8 +136,9 @@ class Inner(EagerFunction):
         (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
         u = causal_conv1d_fn(x, conv_weight, conv_bias, activation="silu").to(weights[0].dtype)
         p = F.linear(as_tokens(u), weights[0])
-        delta = as_rows(weights[1] @ p[:, :rank].t(), batch)
-        B, C = (_matrix(each, None, None, 0.0, batch) for each in (p[:, rank : rank + d_state], p[:, -d_state:]))
+        delta = as_rows(weights[1] @ p[:, :rank].t(), batch, seqlen)
+        parts = p[:, rank : rank + d_state], p[:, -d_state:]
+        B, C = (_matrix(each, None, None, 0.0, batch, seqlen) for each in parts)
         inputs = (u, delta, A, B, C, D, z.to(p.dtype), delta_bias, None)
         out, _, chunk_states = _scan((*inputs, None, None, None), (delta_softplus, False, True))
         kept = (u, delta) if keep else (None, None)
@@ -163,16 +166,16 @@ class Inner(EagerFunction):
         with torch.autocast(device, enabled=False):
             weights = _cast((x_weight, delta_weight, out_weight), ctx.autocast)
             x, z = halves(xz)
-            batch, rank = x.shape[0], delta_weight.shape[1]
+            (batch, _, seqlen), rank = x.shape, delta_weight.shape[1]
             if u is None:
                 u = causal_conv1d_fn(x, conv_weight, conv_bias, activation="silu").to(p.dtype)
-                delta = as_rows(weights[1] @ p[:, :rank].t(), batch)
+                delta = as_rows(weights[1] @ p[:, :rank].t(), batch, seqlen)
             dtokens = dout.flatten(0, 1).to(p.dtype)
             dxz = torch.empty_like(xz)
             dx, dz = halves(dxz)
             scan = selective_scan_bwd(
                 *(u, delta, A, B, C, D, z.to(p.dtype), delta_bias),
-                as_rows(weights[2].t() @ dtokens.t(), batch),
+                as_rows(weights[2].t() @ dtokens.t(), batch, seqlen),
                 delta_softplus=ctx.delta_softplus,
                 chunk_states=chunk_states,
                 dz=dz if dz.dtype == p.dtype else None,
@@ -183,7 +186,7 @@ class Inner(EagerFunction):
             dp = torch.cat([ddelta.t() @ weights[1], as_tokens(scan.dB), as_tokens(scan.dC)], dim=1)
             du = torch.addmm(as_channels(scan.du), weights[0].t(), dp.t())
             _, dconv_weight, dconv_bias, _ = causal_conv1d_bwd(
-                x, conv_weight, conv_bias, as_rows(du, batch).to(x.dtype), activation="silu", dx=dx
+                x, conv_weight, conv_bias, as_rows(du, batch, seqlen).to(x.dtype), activation="silu", dx=dx
             )
             dx_weight = (dp.t() @ as_tokens(u)).to(x_weight.dtype)
             ddelta_weight = (ddelta @ p[:, :rank]).to(delta_weight.dtype)

@@ -83,7 +83,8 @@ class ShortConvolution(nn.Conv1d):
             cache: (sequences, hidden_size, kernel_size): the states before. It is updated in place where there are as
                 many tokens as sequences and autograd does not follow (torch.no_grad(), or neither x, cache nor a
                 parameter requires grad); else it is only read, and the states after must be asked for.
-            output_final_state: also return the states after: cache itself where that is updated in place.
+            output_final_state: also return the states after: cache itself where that is updated in place. None is
+                returned without it, also beside a cache that was updated.
             cu_seqlens: (sequences + 1,): where packed sequences begin and, last, end.
             chunk_indices: ignored, as are further arguments: what prepares or chooses a kernel elsewhere.
             cp_context: must be None; with flash-linear-attention's, the tokens before x would come from another device.
@@ -140,18 +141,17 @@ class ShortConvolution(nn.Conv1d):
         output_final_state: bool = False,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The next tokens of sequences, one of each without cu_seqlens: the result and the states, updated in place."""
+        """The next tokens of sequences, one of each without cu_seqlens: as `forward`, but a cache is always updated in
+        place.
+        """
         # How many tokens each of packed sequences has only the device knows: one has none where another has two.
         shape, tokens = x.shape, x.shape[0] * x.shape[1] if len(x.shape) == 3 else 0
         sequences = self._check(x, residual, cache, cu_seqlens, tokens)
         if cache is None:
-            states = x.new_zeros(sequences, self.hidden_size, self.kernel_size[0])
-            cache = states if output_final_state else None
-        else:
-            states = cache
-        inner = (x.reshape(tokens, self.hidden_size), states, self.weight.squeeze(1), self.bias, self.activation)
+            cache = x.new_zeros(sequences, self.hidden_size, self.kernel_size[0])
+        inner = (x.reshape(tokens, self.hidden_size), cache, self.weight.squeeze(1), self.bias, self.activation)
         out: Tensor = causal_conv1d_update(*inner, query_start_loc=cu_seqlens).view(shape)
-        return _with(residual, out), cache
+        return _with(residual, out), cache if output_final_state else None
 
     def _check(
         self,
@@ -233,7 +233,7 @@ class Mamba(nn.Module):
             conv_bias, bias: whether the convolution and the outer projections have biases.
             use_fast_path: compute u and delta again in the backward pass instead of keeping them, with less memory.
             layer_idx: the block's place in a model, under which its states are kept in inference parameters.
-            device, dtype: of the parameters; A_log and D are float32 unless dtype is float64.
+            device, dtype: of the parameters; A_log and D are float32 unless the dtype is float64.
         """
         checks.choice("dt_init", dt_init, ("random", "constant"))
         super().__init__()
@@ -249,7 +249,7 @@ class Mamba(nn.Module):
         self.x_proj = nn.Linear(self.d_inner, self.dt_rank + 2 * d_state, bias=False, **made)
         self.dt_proj = nn.Linear(self.dt_rank, self.d_inner, bias=True, **made)
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **made)
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = torch.float64 if (dtype or torch.get_default_dtype()) == torch.float64 else torch.float32
         rates = torch.arange(1, d_state + 1, dtype=wide, device=device).log()
         self.A_log = nn.Parameter(rates.repeat(self.d_inner, 1))
         self.D = nn.Parameter(torch.ones(self.d_inner, dtype=wide, device=device))
@@ -283,8 +283,13 @@ class Mamba(nn.Module):
             return self.step(hidden_states, conv_state, ssm_state)[0]
         return self.prefill(hidden_states, conv_state, ssm_state)
 
+    def _scan_parameters(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A, D and the bias of delta, float32 also where the block was converted to a dtype of fewer bits."""
+        wide = torch.float64 if self.A_log.dtype == torch.float64 else torch.float32
+        return -torch.exp(self.A_log.to(wide)), self.D.to(wide), self.dt_proj.bias.to(wide)
+
     def _train(self, hidden_states: Tensor) -> Tensor:
-        wide = self.A_log.dtype
+        A, D, delta_bias = self._scan_parameters()
         return mamba_inner_fn(
             self._project_in(hidden_states),
             self.conv1d.weight,
@@ -293,29 +298,27 @@ class Mamba(nn.Module):
             self.dt_proj.weight,
             self.out_proj.weight,
             self.out_proj.bias,
-            -torch.exp(self.A_log.to(wide)),
-            D=self.D.to(wide),
-            delta_bias=self.dt_proj.bias.to(wide),
+            A,
+            D=D,
+            delta_bias=delta_bias,
             checkpoint_lvl=int(self.use_fast_path),
         )
 
     @torch.no_grad()
     def prefill(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> Tensor:
         """The result for whole prompts, which leave their states: conv_state and ssm_state are overwritten."""
-        wide = self.A_log.dtype
+        A, D, delta_bias = self._scan_parameters()
         x, z = halves(self._project_in(hidden_states))
         weight = self.conv1d.weight.squeeze(1)
         u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
         kept = min(x.shape[2], conv_state.shape[2])
         conv_state.zero_()
         conv_state[:, :, conv_state.shape[2] - kept :].copy_(x[:, :, x.shape[2] - kept :])
-        batch = x.shape[0]
+        batch, _, seqlen = x.shape
         steps, B, C = (part.t() for part in self._parts(self.x_proj(as_tokens(u))))
-        delta = as_rows(self.dt_proj.weight @ steps, batch)
-        B, C = (as_rows(matrix.contiguous(), batch) for matrix in (B, C))
-        out, last_state = selective_scan_fn(
-            *(u, delta, -torch.exp(self.A_log), B, C, self.D, z), self.dt_proj.bias.to(wide), True, True
-        )
+        delta = as_rows(self.dt_proj.weight @ steps, batch, seqlen)
+        B, C = (as_rows(matrix.contiguous(), batch, seqlen) for matrix in (B, C))
+        out, last_state = selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, True, True)
         ssm_state.copy_(last_state)
         result: Tensor = self.out_proj(out.transpose(1, 2))
         return result
@@ -324,7 +327,7 @@ class Mamba(nn.Module):
         """in_proj's result, (batch, 2 * d_inner, seqlen) with contiguous tokens."""
         weight, bias, tokens = self.in_proj.weight, self.in_proj.bias, hidden_states.flatten(0, 1).t()
         channels = weight @ tokens if bias is None else torch.addmm(bias[:, None], weight, tokens)
-        return as_rows(channels, hidden_states.shape[0])
+        return as_rows(channels, *hidden_states.shape[:2])
 
     @torch.no_grad()
     def step(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -335,11 +338,8 @@ class Mamba(nn.Module):
         u = causal_conv1d_update(x, conv_state, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.activation)
         steps, B, C = self._parts(self.x_proj(u))
         delta = F.linear(steps, self.dt_proj.weight)
-        y = selective_state_update(
-            *(ssm_state, u, delta, -torch.exp(self.A_log), B, C, self.D, z),
-            dt_bias=self.dt_proj.bias.to(self.A_log.dtype),
-            dt_softplus=True,
-        )
+        A, D, delta_bias = self._scan_parameters()
+        y = selective_state_update(ssm_state, u, delta, A, B, C, D, z, dt_bias=delta_bias, dt_softplus=True)
         return self.out_proj(y)[:, None], conv_state, ssm_state
 
     def _parts(self, rows: Tensor) -> list[Tensor]:

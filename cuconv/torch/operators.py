@@ -140,11 +140,13 @@ def _operate(
     results: list[Any] = []
     number = 0
     for name, target in zip(names, targets, strict=True):
-        result = None
         if _is_made(operation, name, inputs, options):
-            result = made[number]
+            results.append(made[number] if target is None else copied(name, target, made[number]))
             number += 1
-        results.append(result if target is None else copied(name, target, result))
+        elif target is None:
+            results.append(None)
+        else:
+            raise ValueError(message(name, "a tensor", "None: the call has no such result"))
     return results
 
 

@@ -31,14 +31,21 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """The replacement for each global of modeling files, by the global's name."""
 
+PACKED = ("cu_seqlens", "seq_idx")
+"""The arguments that say where packed sequences begin; either is enough."""
+
 MODELING = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 
 
 def patch_transformers() -> dict[str, tuple[str, ...]]:
     """Have the models of transformers call cuconv: those imported already, and those imported from now on.
 
-    What cuconv cannot compute, another activation than silu or float64, stays with transformers' own code, and so does
-    what torch.export traces, as with the packages that cuconv stands in for.
+    What cuconv cannot compute stays with transformers' own code: another activation than silu, float64, and packed
+    sequences, which that code refuses, unless a convolution gets seq_idx. So does what torch.export traces, as with the
+    packages that cuconv stands in for.
+
+    As with mamba_ssm, a training step of the models of Mamba computes the block as one function, which is not told of
+    attention_mask: tokens of padding in front of a text change its result where the convolution has a bias.
 
     Returns:
         For every modeling module that is imported already the functions that have been replaced in it.
@@ -81,6 +88,9 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
     @functools.wraps(original)
     def call(*arguments: Any, **named: Any) -> Any:
         if torch.compiler.is_exporting() or not all(map(_fits, (*arguments, *named.values()))):
+            return original(*arguments, **named)
+        borders = [name for name in PACKED if named.get(name) is not None]
+        if borders and not ("seq_idx" in borders and "seq_idx" in known):
             return original(*arguments, **named)
         if is_inner and named.get("dt_rms_weight") is not None:
             # mamba_ssm normalises delta after its projection, but the models do so before it. Models that get None

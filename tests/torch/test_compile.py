@@ -190,6 +190,14 @@ def test_a_given_output_that_does_not_fit_is_refused(out: Any, refused: str) -> 
     assert (out == 1).all()
 
 
+def test_an_output_for_what_a_call_does_not_compute_is_refused() -> None:
+    x, weight, out = torch.ones(1, 6, 9), torch.ones(6, 4), torch.ones(6)
+    program = lambda out: cuconv.causal_conv1d_bwd(x, weight, None, x, dbias=out)  # noqa: E731
+    with pytest.raises(Exception, match="dbias: got a tensor; wanted None: the call has no such result"):
+        torch.compile(program, fullgraph=True, backend="aot_eager")(out)
+    assert (out == 1).all()
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_export(strict: bool) -> None:
     module, x = Convolution(), inputs.random(2, 6, 9, dtype=torch.float32, grad=False)

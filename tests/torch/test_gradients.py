@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import cuconv
 from cuconv.causal_conv1d import varlen
-from cuconv.runtime import arrays
+from cuconv.runtime import arrays, operation
+from cuconv.runtime.call import Call, Known
 from cuconv.runtime.operation import Operation
 from tests.torch import inputs
 from tests.torch.inputs import random
@@ -246,6 +249,15 @@ def test_packed_scan() -> None:
         cuconv.selective_scan_varlen_fn(u, torch.zeros(1, 4, 3), *others)
 
 
+@pytest.mark.parametrize("argument", ["cache_indices", "has_initial_state", "state_column", "dst_state_indices"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_says_something_of_states_is_refused_without_them(argument: str, grad: bool) -> None:
+    u, delta, A, B, C, *_ = inputs.scan_inputs(grad=grad)
+    value = torch.zeros(1, dtype=torch.bool if argument == "has_initial_state" else torch.int32)
+    with pytest.raises(ValueError, match=f"^{argument}: got an array; wanted None unless ssm_states is given$"):
+        cuconv.selective_scan_varlen_fn(u[0], None, delta[0], A, B[0], C[0], **{argument: value})
+
+
 @pytest.mark.parametrize("softplus", [False, True])
 def test_packed_scan_with_states(softplus: bool) -> None:
     arguments, starts = packed_scan_inputs()
@@ -306,6 +318,49 @@ def test_incoming_gradients_of_any_strides() -> None:
         wanted = torch.autograd.grad(reduce(inputs.conv(x, weight, bias)[0]), (x, weight, bias))
         for one, other in zip(got, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def convolved() -> tuple[Any, Any, Any]:
+    x, weight, *_ = inputs.conv_inputs()
+    return x, *cuconv.causal_conv1d_fn(x, weight, return_final_states=True)
+
+
+def convolved_with_a_residual() -> tuple[Any, Any, Any]:
+    x, weight, *_ = inputs.conv_inputs()
+    return x, *cuconv.causal_conv1d_fn(x, weight, return_final_states=True, residual=x)
+
+
+def packed() -> tuple[Any, Any, Any]:
+    x, weight = random(6, 9), random(6, 4)
+    return x, *causal_conv1d_packed(x, weight, return_final_states=True)
+
+
+def packed_without_states() -> tuple[Any, Any, Any]:
+    x, weight = random(6, 9), random(6, 4)
+    return x, cuconv.causal_conv1d_varlen_fn(x, weight), x
+
+
+def scanned() -> tuple[Any, Any, Any]:
+    u, delta, A, B, C, *_ = inputs.scan_inputs()
+    return u, *cuconv.selective_scan_fn(u, delta, A, B, C, return_last_state=True)
+
+
+def scanned_in_a_pack() -> tuple[Any, Any, Any]:
+    u, delta, A, B, C, *_ = inputs.scan_inputs()
+    return u, *selective_scan_packed(u[0], delta[0], A, B[0], C[0], return_last_state=True)
+
+
+@pytest.mark.parametrize(
+    "call", [convolved, convolved_with_a_residual, packed, packed_without_states, scanned, scanned_in_a_pack]
+)
+def test_incoming_gradients_may_be_negated_on_reading(call: Callable[[], tuple[Any, Any, Any]]) -> None:
+    """As those of complex conjugates are."""
+    x, *results = call()
+    gradients = [torch.randn_like(each, dtype=torch.complex128).conj().imag for each in results]
+    assert all(each.is_neg() for each in gradients)
+    (got,) = torch.autograd.grad(results, x, gradients, retain_graph=True)
+    (wanted,) = torch.autograd.grad(results, x, [each.resolve_neg() for each in gradients])
+    torch.testing.assert_close(got, wanted)
 
 
 def test_only_final_states_are_used() -> None:
@@ -544,6 +599,51 @@ def test_calls_that_autograd_follows_and_others_by_turns_are_all_recognised(insp
         followed, plain = convolve(*student), convolve(*teacher)
         assert torch.equal(followed, plain) and followed.requires_grad and not plain.requires_grad
     assert not inspected
+
+
+def in_another_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def test_threads_make_and_drop_what_recognises_arrays_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one drops it while another writes code for it, and the call that is made fails after it has run."""
+    count: Counter[str] = Counter()
+    for name in ("recognise", "follow", "enter"):
+        change = getattr(Call, name)
+
+        def changed(*arguments: Any, name: str = name, change: Any = change) -> Any:
+            count[name] += not in_another_thread(lambda: operation.preparing.acquire(blocking=False))
+            return change(*arguments)
+
+        monkeypatch.setattr(Call, name, changed)
+    x, weight = random(2, 5, 11), random(5, 3)
+    for _ in range(6):
+        cuconv.causal_conv1d_fn(x, weight)
+    assert count.keys() == {"recognise", "follow", "enter"} and all(count.values())
+
+
+def test_what_another_thread_recognised_is_no_hint() -> None:
+    operation.latest.known = known = object()  # type: ignore[assignment]
+    try:
+        assert in_another_thread(lambda: operation.latest.known) is None
+        assert operation.latest.known is known
+    finally:
+        operation.latest.known = None
+
+
+def test_another_thread_may_drop_what_is_known_during_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    convolution, options = Operation.named["causal_conv1d_fn"], (False, False)
+    x, weight = random(2, 5, 11, grad=False), random(5, 3, grad=False)
+
+    def run(given: tuple[Any, ...], late: Any) -> tuple[Any, ...]:
+        convolution.known = ()
+        return x, None
+
+    known = [Known(options, None, each, None) for each in (lambda given, late: None, run)]  # type: ignore[arg-type]
+    monkeypatch.setattr(convolution, "known", tuple(known))
+    monkeypatch.setattr(operation.latest, "known", None)
+    assert convolution((x, weight, None, None, None, None, None), options)[0] is x
 
 
 def test_what_is_refused_is_refused_after_equal_calls() -> None:

@@ -254,6 +254,41 @@ def test_autograd_notices_what_a_step_writes() -> None:
             product.backward()
 
 
+@pytest.mark.parametrize("shape", [(0, 5, 8), (2, 0, 8), (0, 0, 8)], ids=str)
+@pytest.mark.parametrize("fast", [True, False])
+def test_an_empty_batch_keeps_its_shape(shape: tuple[int, ...], fast: bool) -> None:
+    block, x = Mamba(8, use_fast_path=fast).double(), random(*shape)
+    out = block(x)
+    (gradient,) = torch.autograd.grad(x + out, x, torch.ones(shape).double())
+    prompt = block.prefill(x, *block.allocate_inference_cache(shape[0]))
+    assert out.shape == prompt.shape == gradient.shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_converted_block_computes_rates_in_float32(dtype: Any) -> None:
+    torch.manual_seed(0)
+    converted, exact = Mamba(8).to(dtype), Mamba(8, dtype=torch.float64)
+    exact.load_state_dict(converted.state_dict())
+    x = random(2, 6, 8, dtype=dtype, grad=False)
+    out, wanted = converted(x), exact(x.double())
+    out.sum().backward()
+    assert out.dtype == converted.A_log.grad.dtype == dtype
+    states = converted.allocate_inference_cache(2)
+    parts = torch.cat([converted.prefill(x[:, :5], *states), converted.step(x[:, 5:], *states)[0]], 1)
+    for each in (out, parts):
+        torch.testing.assert_close(each.double(), wanted, rtol=0, atol=float(2 * torch.finfo(dtype).eps))
+
+
+def test_a_block_has_the_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        block = Mamba(8)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {each.dtype for each in block.parameters()} == {torch.float64}
+    assert block(random(2, 5, 8)).dtype == torch.float64
+
+
 def test_inference_parameters() -> None:
     class Parameters:
         seqlen_offset = 0
@@ -375,6 +410,22 @@ def test_a_cache_is_updated_only_where_autograd_does_not_follow() -> None:
     _, updated = layer(x, cache=cache, output_final_state=True)
     assert updated is cache
     torch.testing.assert_close(cache[:, :, 1:], states[:, :, 1:])
+
+
+@pytest.mark.parametrize("with_cache", [False, True])
+@pytest.mark.parametrize("cu_seqlens", [None, torch.tensor([0, 1, 2])], ids=["rows", "packed"])
+def test_states_after_are_returned_only_where_they_are_asked_for(cu_seqlens: Any, with_cache: bool) -> None:
+    """Layers of flash-linear-attention tell by None that there is nothing to store."""
+    layer = short()
+    x = random(*((2, 1, 6) if cu_seqlens is None else (1, 2, 6)), grad=False)
+    for call in (layer, layer.step):
+        cache = random(2, 6, 4, grad=False) if with_cache else None
+        before = None if cache is None else cache.clone()
+        with torch.no_grad():
+            out, states = call(x, cache=cache, cu_seqlens=cu_seqlens)
+            wanted, after = call(x, cache=before, output_final_state=True, cu_seqlens=cu_seqlens)
+        assert states is None and torch.equal(out, wanted)
+        assert cache is None or torch.equal(cache, after)
 
 
 @pytest.mark.parametrize("with_cache", [False, True])

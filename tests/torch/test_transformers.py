@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -211,6 +212,37 @@ def test_another_activation_and_float64_stay_with_the_model(called: Counter[str]
         block.mixer.activation = "gelu"
     model(ids)
     assert "causal_conv1d_fn" not in called and called["selective_scan_fn"] == 2
+
+
+def test_packed_sequences_that_cannot_be_kept_apart_stay_with_the_model(called: Counter[str]) -> None:
+    from transformers.models.lfm2 import modeling_lfm2 as lfm2
+    from transformers.models.mamba import modeling_mamba as mamba
+
+    x, weight = torch.rand(1, 6, 9), torch.rand(6, 3)
+    borders, seq_idx = torch.tensor([0, 4, 9]), torch.tensor([[0] * 4 + [1] * 5], dtype=torch.int32)
+    rows = torch.rand(1, 6), torch.rand(1, 6), -torch.rand(6, 4), torch.rand(1, 4), torch.rand(1, 4)
+    calls = (
+        lambda: lfm2.causal_conv1d_fn(x, weight, cu_seqlens=borders),
+        lambda: lfm2.causal_conv1d_update(x[:, :, :1], torch.zeros(1, 6, 3), weight, cu_seqlens=borders),
+        lambda: mamba.mamba_selective_state_update(torch.zeros(1, 6, 4), *rows, seq_idx=seq_idx),
+    )
+    for call in calls:
+        try:
+            wanted = call()
+        except ValueError as error:
+            wanted = str(error)
+        patch_transformers()
+        if isinstance(wanted, str):
+            with pytest.raises(ValueError, match=re.escape(wanted)):
+                call()
+        else:
+            torch.testing.assert_close(call(), wanted)
+        assert not called
+        unpatch_transformers()
+    patch_transformers()
+    apart = lfm2.causal_conv1d_fn(x, weight, cu_seqlens=borders, seq_idx=seq_idx)
+    assert called["causal_conv1d_fn"] == 1
+    torch.testing.assert_close(apart[:, :, 4:], lfm2.causal_conv1d_fn(x[:, :, 4:], weight))
 
 
 def test_a_model_compiles(called: Counter[str]) -> None:
