@@ -25,7 +25,8 @@ FORWARD: tuple[Any, ...] = (
     scan.Case(128, "200+236+300+200", processors=1),
     scan.Case(9, "20+3+41", 40, dtype="float32"),
 )
-CALLS = [*((case, seed) for case in GRADIENTS for seed in range(4)), *((case, 0) for case in FORWARD)]
+# With seed 5 a chunk of the first gradients waited for one that is none.
+CALLS = [*((case, seed) for case in GRADIENTS for seed in (0, 5)), *((case, 0) for case in FORWARD)]
 
 
 @pytest.mark.parametrize(("case", "seed"), CALLS, ids=lambda each: str(getattr(each, "id", each)))

@@ -20,7 +20,7 @@ _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without
 
 _FALLING = (
     "families/test_falling_borders.py::test_a_call_with_borders_that_fall_ends"
-    "[unit-emulated-3-256+512+1-d_state_33-groups_3-dtype_float32-0]"
+    "[unit-emulated-3-256+512+1-d_state_33-groups_3-dtype_float32-5]"
 )
 
 MUTANTS = (
