@@ -368,7 +368,7 @@ UNIT = (
     Case(2, 3, 64, 128, state_dtype="float16", force="rows=4 whole=1", slots=None, dtypes="dt D", **PER_HEAD),
     Case(3, 2, 16, 64, dtype="float16", state_dtype="float32", force="rows=4 whole=1", keep=True, **PER_HEAD, **SERVED),
     Case(3, 2, 64, 32, dtype="float32", state_dtype="bfloat16", force="rows=4 whole=1", A_dtype="", **PER_HEAD),
-    # So many rows of 96 states, which leave a fourth of the lanes without any, that a group has four of them.
+    # Rows of 96 states, which leave a fourth of the lanes without any, enough of them that a group has four.
     Case(16, 16, 32, 96, **PER_HEAD),
     # The same, with states that go to other slots.
     Case(5, 2, 64, 128, force="rows=4 whole=1 moved=1", targets="one", lies="fused", **PER_HEAD, **SERVED),
@@ -543,7 +543,7 @@ EDGE = tuple(
                 for a, b in zip(("bfloat16", "float32", "float16"), CODES, strict=True)
             ),
             *(Case(3, 2, 20, 128, state_dtype="int8", pool=a, per_head="all") for a in SLOTS),
-            # So many whole rows that a group of lanes has four.
+            # Whole rows, enough of them that a group of lanes has four.
             *(
                 Case(16, 16, 32, n, dtype=a, state_dtype=b, targets=c, **PER_HEAD)
                 for n in (16, 32, 48, 64, 80, 96, 128, 192, 256)
