@@ -1,4 +1,4 @@
-"""Calls like earlier ones are recognised where autograd follows them, by several threads, too, and differentiate alike."""
+"""Calls like earlier ones are recognised where autograd follows them, in threads, too, and have the same gradients."""
 
 from __future__ import annotations
 
