@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cuconv.runtime.dtypes import CODES, FLOAT32, INT64, DType
+from cuconv.runtime.dtypes import CODES, FLOAT32, INT16, INT64, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.runtime.plan import Launch, Plan
@@ -297,6 +297,9 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool, keeps_rows: boo
     most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else max(ROWS)
     if not keeps_rows and _is_paired(o, shared_decay):
         most = 2
+    if o.state.dtype is INT16 and shared_decay and not many and o.B.itemsize == 4:
+        # Eight rows have 211 registers a lane.
+        most = FEW_ROWS
     rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
     sharing = lanes(fits, vec, _dtype(o.state))
     warps = o.sequences * nheads * headdim * sharing // WARP_SIZE

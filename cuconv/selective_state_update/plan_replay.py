@@ -14,7 +14,8 @@ from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_state_update import plan as plain
-from cuconv.selective_state_update.kernels import lanes
+from cuconv.selective_state_update.borders import least_bytes
+from cuconv.selective_state_update.kernels import FEW_ROWS, lanes
 from cuconv.selective_state_update.kernels_replay import (
     MAX_WINDOW,
     WINDOWS,
@@ -31,45 +32,20 @@ from cuconv.selective_state_update.kernels_replay import (
     most_rows,
 )
 
-SMALL = {1: 2**63, 2: 128 * 2**20, 4: 80 * 2**20}
-"""Bytes of states, by the bytes of an element, below which single tokens are put in them at once: writing so few takes
-less time than reading the rings, and some sequences flush in every step. On an H200 with Mamba-2 of 128 heads and a
-window of 16, sequences that flush in turn take 52 us for 96 MiB of float16, as long as without rings, and 64 for 128
-MiB, without rings 69; 41 us for 64 MiB of float32, x too, and 42 for 80 MiB, without rings 35 and 44. Codes of 8 bits
-take 72 us for 64 MiB, and 48 without rings."""
-
 WALKED = {2: 7 * 2**20, 4: 5 * 2**20}
 """Bytes of codes from which warps that put single tokens in states at once walk over heads, by the bytes of an element
 of x. On an H200 4, 5 and 6 MiB of int8 take 5.4, 6.1 and 7.0 us otherwise and 5.8, 7.0 and 7.0 so, with x of float32
 6.0, 7.5 and 8.1, and 6.4, 7.5 and 7.5."""
-
-SMALL_TENSOR = {BFLOAT16: 256 * 2**20, FLOAT32: 44 * 2**20}
-"""The same by the dtype of states where tensor cores put live tokens in them. With a window of 32, 192 MiB of bfloat16
-take 103 us in turn and without rings, 256 MiB 130 and 135. With a window of 16 and x of float16, 16, 32, 48 and 64 MiB
-of float32 take 12.2, 19.9, 25.5 and 31.1 us in turn, and 10.5, 18.3, 26.3 and 34.1 without rings."""
-
-SMALL_HEADS = {
-    FLOAT32: 16 * 2**20,
-    BFLOAT16: 16 * 2**20,
-    FLOAT16: 16 * 2**20,
-    INT16: 15 * 2**20,
-    INT8: 9 * 2**20,
-    FLOAT8_E4M3FN: 13 * 2**20,
-}
-"""The same by the dtype of states where SelectiveStateUpdateReplayFew fits. What counts is the mean of 16 steps, in
-which every sequence flushes once: of 8 sequences, half of the steps have one that does. 12 MiB of float32 take 8.6 us
-at once, 9.0 in turn and 8.9 without rings, 16 MiB 10.5, 10.4 and 10.9; 8 MiB of bfloat16 6.7, 7.3 and 6.7; 14 MiB of
-int16 10.4, 10.4 and 11.3, 16 MiB 11.4, 10.9 and 12.3; 8 MiB of int8 8.3, 9.1 and 8.2, 9 MiB 9.7, 9.5 and 9.5, 12 MiB
-10.5, 10.2 and 10.3; 12 MiB of float8_e4m3fn 10.4, 10.7 and 10.4, 13 MiB 12.1, 10.7 and 12.0."""
 
 FOLD_RESIDENT = 5
 """Blocks of SelectiveStateUpdateFold with codes on a multiprocessor, beyond which groups of lanes have twice as many
 rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and
 7.3."""
 
-FOLD_LARGE = 24 * 2**20
-"""Bytes of int16 states from which they have as few again. With x of float16, 24 MiB take 16.5 us so and 17.2 with
-twice as many, 32 MiB 20.8 and 21.2, 96 MiB 55.2 and 55.8; 16 MiB 12.3 and 11.3."""
+FOLD_LARGE = range(24 * 2**20, 96 * 2**20)
+"""Bytes of int16 states which have as few again. With x of float16, 24 MiB take 16.5 us so and 17.2 with twice as many,
+32 MiB 20.8 and 21.2; 16 MiB 12.3 and 11.3, 128 MiB 73.7 and 73.6, 256 MiB 143.8 and 141.8. With x of bfloat16, 24 MiB
+take 16.9 and 17.3, 64 MiB 39.1 both, 96 MiB 56.7 and 56.2, 192 MiB 110.0 and 107.6."""
 
 FEW_STATES = 8 * 2**20
 """Bytes of float32 states, with x of float16 or float32, below which a group of lanes puts a token in two rows at most.
@@ -242,13 +218,11 @@ def folds_at_once(step: plain.Operands, rings: Rings) -> bool:
     """Whether the tokens of a call are put in the states at once, if the caller does not say so."""
     if step.x.shape[1] != 1 or step.cu_seqlens is not None:
         return False
-    otherwise = choose(Operands(step, rings, None, False))
-    small, state_t = SMALL[step.state.itemsize], plain._dtype(step.state)
-    if isinstance(otherwise, SelectiveStateUpdateReplayFew):
-        small = SMALL_HEADS.get(state_t, small)
-    elif isinstance(otherwise, SelectiveStateUpdateReplay) and otherwise.tensor:
-        small = SMALL_TENSOR.get(state_t, small)
-    return plain._state_bytes(step) < small
+    kernel = choose(Operands(step, rings, None, False))
+    # Not at once, so it is one of the two that replay.
+    assert isinstance(kernel, (SelectiveStateUpdateReplay, SelectiveStateUpdateReplayFew))
+    least = least_bytes(kernel, plain._dtype(step.state), step.x.itemsize, rings.window)
+    return plain._state_bytes(step) < least
 
 
 def choose(
@@ -338,10 +312,13 @@ def _rows_to_fold(o: Operands, token: bool = True) -> dict[str, Any]:
     fits, vec, state_t = arrays["d_state"], arrays["vec"], arrays["state_t"]
     masked, rows = s.state.shape[3] != fits, plain._rows(s, vec, True, False)
     few = min(rows, most_rows(fits, vec, state_t))
+    if token and arrays["input_t"] is BFLOAT16 and state_t.itemsize == 2 and not s.quantised:
+        # Eight rows have 150 registers a lane: 192 MiB take 119 us with them, 103 with four and 103 without rings.
+        few = min(few, FEW_ROWS)
     if token and s.quantised and is_whole(state_t, vec) and arrays["b_t"].itemsize == 2 and fits <= 128 and not masked:
         kernel = SelectiveStateUpdateFold(**arrays, rows=few, token=True, masked=False, stochastic=False, index32=True)
         config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
-        is_large = state_t is INT16 and plain._state_bytes(s) >= FOLD_LARGE
+        is_large = state_t is INT16 and plain._state_bytes(s) in FOLD_LARGE
         if config.grid[0] > FOLD_RESIDENT * multiprocessors(s.x.device) and not is_large:
             few = min(rows, most_folded(fits, vec, state_t))
     return {**arrays, "rows": few, "masked": masked}

@@ -111,11 +111,11 @@ def selective_state_update_replay(
         force_flush: (batch,), bool: sequences for which it is true put their live tokens in the state in this step,
             however few they are. The new tokens are live after it.
         fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
-            `selective_state_update`, which is quicker for small batches. False never does that. None does it for states
-            of less than 80 MiB in all of float32, 128 MiB of 16 bits, and any of 8 bits, with x, B and C of bfloat16
-            of 16 MiB of float32 and 256 of bfloat16; with d_state 64 or 128, too, heads of a multiple of 64 rows and a
-            window of at most 16, which take less time, for less than 16 MiB of float32, float16 or bfloat16, 15 of
-            int16, 9 of int8 and 13 of float8_e4m3fn.
+            `selective_state_update`, which is quicker for small batches. False never does that. None does it where it
+            was measured to be quicker, by dtypes, the window and the bytes of states: with x, B and C of bfloat16,
+            d_state 64 or 128, heads of a multiple of 64 rows and a window of 16 for less than 16 MiB of float32, 13 of
+            bfloat16, float16 and float8_e4m3fn, 17 of int16 and 12 of int8; with x of float32 for states of any other
+            dtype. `cuconv/selective_state_update/borders.py` has all borders.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.

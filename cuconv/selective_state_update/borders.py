@@ -1,0 +1,70 @@
+"""How large states must be for replay: below these borders single tokens are put in them at once.
+
+Writing so few states takes less time than reading the rings, and some sequences flush in every step. The borders are
+where a step that flushes in turn, on the mean of a cycle in which every sequence flushes once, takes as long as one
+without rings. They were measured on an H200 with Mamba-2 (heads of 64 rows and d_state 128; 128 heads, and 80 and 24 of
+bfloat16 x with a window of 16); tests/benchmarks/README.md has a table of times on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cuconv.runtime.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT16, FLOAT32, INT8, INT16, DType
+from cuconv.selective_state_update.kernels_replay import SelectiveStateUpdateReplay, SelectiveStateUpdateReplayFew
+
+SHORTEST = 4
+"""Tokens of the shortest window of which replay may take less time than a step without rings."""
+
+FEW = {
+    FLOAT32: {4: 20, 8: 16},
+    BFLOAT16: {4: 17, 8: 13},
+    FLOAT16: {4: 24, 8: 15, 16: 13},
+    INT16: {4: 17},
+    INT8: {8: 13, 16: 12},
+    FLOAT8_E4M3FN: {8: 17, 16: 13},
+}
+"""MiB of states where SelectiveStateUpdateReplayFew fits, by their dtype and the shortest window that they hold for;
+shorter ones never take less time than no rings. 12, 16 and 20 MiB of float32 take 9.7, 10.3 and 11.3 us in turn with a
+window of 16, and 8.9, 11.0 and 13.1 without rings; 12 and 14 MiB of bfloat16 8.7 and 9.1, and 8.7 and 9.7; 12, 16 and
+18 MiB of int16 10.1, 11.4 and 12.7, at once 9.3, 11.5 and 14.7, and 10.3, 12.3 and 15.2 without. Of int8 9 to 12 MiB
+take 4 % less to 5 % more with 128 heads and 80, and 1 to 6 % more with 24; 13 take 10.6 and 11.9."""
+
+TENSOR = {FLOAT32: 28, BFLOAT16: 176, FLOAT16: 192, INT16: 192}
+"""The same where tensor cores put live tokens in states, whatever the window: measured with one of 32, which takes the
+most time. 20, 24 and 28 MiB of float32 take 14.3, 15.4 and 16.4 us in turn and 13.2, 15.2 and 17.2 without rings; 144,
+160 and 176 MiB of bfloat16 78.6, 86.2 and 93.6, and 77.7, 86.1 and 94.0; 176 and 192 MiB of float16 110.6 and 99.7, and
+94.3 and 103.2; 192 and 224 MiB of int16 105.0 and 120.6, and 104.9 and 121.5. 64 MiB of int8 take twice as long."""
+
+OTHER = {
+    (FLOAT32, 2): {1: 40, 17: 160},
+    (FLOAT32, 4): {1: 64, 17: 320},
+    (BFLOAT16, 2): {1: 112, 17: 640},
+    (FLOAT16, 2): {1: 72, 17: 512},
+}
+"""The same elsewhere, by the dtype of states and the bytes of an element of x. With x of float16 and a window of 16, 36
+and 40 MiB of float32 take 21.5 and 22.9 us in turn and 21.4 and 23.5 without rings; 104 and 112 MiB of bfloat16 57.4
+and 60.9, and 57.1 and 61.3; 64 and 72 MiB of float16 36.9 and 39.7, and 36.4 and 40.4. With x of float32, 60 and 64 MiB
+of float32 take 34.0 and 35.6, and 33.6 and 35.7. All else never takes less time in turn: 512 MiB of int16 278.6 beside
+272.8; with x of float32, 768 MiB of bfloat16 423 beside 401 and 256 MiB of int8 292 beside 146."""
+
+
+def least_bytes(
+    kernel: SelectiveStateUpdateReplay | SelectiveStateUpdateReplayFew, state_t: DType, x_itemsize: int, window: int
+) -> float:
+    """Bytes of states from which this kernel replays: infinite where it never takes less time.
+
+    Args:
+        kernel: what replays.
+        state_t: the dtype of states.
+        x_itemsize: bytes of an element of x.
+        window: live tokens of a sequence at most.
+    """
+    if isinstance(kernel, SelectiveStateUpdateReplayFew):
+        by_window: dict[int, int] = FEW[state_t]
+    elif kernel.tensor:
+        by_window = {1: TENSOR[state_t]} if state_t in TENSOR else {}
+    else:
+        by_window = OTHER.get((state_t, x_itemsize), {})
+    shortest = max((each for each in by_window if each <= window), default=0)
+    return by_window[shortest] * 2**20 if shortest and window >= SHORTEST else math.inf
