@@ -152,7 +152,7 @@ def packed(
         # Read and written, but for the empty sequences'.
         "conv_states": Array(
             (n + len(kept), dim, width - 1), element, (0, 2, 1) if is_by_channel else (0, 1, 2),
-            touched=(2 * sum(count > 0 for count in counts) + len(kept)) * dim * (width - 1),
+            touched=(2 * (n - counts.count(0)) + len(kept)) * dim * (width - 1),
         ),
         "query_start_loc": Array((n + 1,), INT32, values=(0, *accumulate(counts))),
         "cache_indices": Array((n,), INT32, values=scattered(n)),
@@ -197,7 +197,7 @@ def _by_blocks(sizes: dict[str, Any]) -> Workload:
     plain, counts = causal_conv1d_varlen_fn(**usual), lengths(sizes["sequences"])
     cache, state = BlockCache(counts, sizes["blocks"]), plain.arrays["conv_states"]
     _, dim, columns = state.shape
-    touched = (2 * sum(count > 0 for count in counts) + len(cache.snapshots)) * dim * columns
+    touched = (2 * (len(counts) - counts.count(0)) + len(cache.snapshots)) * dim * columns
     arrays = {**plain.arrays, "conv_states": replace(state, shape=(cache.slots, dim, columns), touched=touched)}
     meaning = replace(plain, sizes=sizes, arrays={**arrays, **cache.explicit})
     given = {name: each for name, each in cache.given.items() if name in signature(convolve_by_blocks).parameters}

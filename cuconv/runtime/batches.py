@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import chain
 
 import numpy as np
 
@@ -12,7 +13,7 @@ def lengths(spec: str) -> list[int]:
 
     "5+0+3x1" stands for sequences of 5, 0, 1, 1 and 1 tokens, "9in100" for nine random lengths that add up to 100.
     """
-    return [length for term in spec.split("+") for length in _term(term)]
+    return list(chain.from_iterable(map(_term, spec.split("+"))))
 
 
 def _term(term: str) -> list[int]:

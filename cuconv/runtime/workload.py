@@ -184,7 +184,9 @@ class Workload:
 
 def snapshot_rows(counts: Sequence[int], every: int) -> list[tuple[int, int, int]]:
     """Rows of snapshots (sequence, position, slot) every `every` tokens, none for 0, in slots behind the sequences'."""
-    places = [(i, t) for i, count in enumerate(counts) for t in (range(every, count + 1, every) if every else ())]
+    if not every:
+        return []
+    places = [(i, t) for i, count in enumerate(counts) for t in range(every, count + 1, every)]
     return [(*place, len(counts) + number) for number, place in enumerate(places)]
 
 
@@ -298,4 +300,6 @@ def element_of(dtype: str, name: str = "dtype", known: tuple[DType, ...] = FLOAT
 def scattered(count: int) -> tuple[int, ...]:
     """All slots of a pool, each once, in an order in which no slot follows its neighbour."""
     half = ceil_div(count, 2)
-    return tuple(index // 2 + half * (index % 2) for index in range(count))
+    order = [0] * count
+    order[::2], order[1::2] = range(half), range(half, count)
+    return tuple(order)

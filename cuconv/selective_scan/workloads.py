@@ -87,7 +87,7 @@ def selective_scan_varlen_fn(
     counts = lengths(sequences)
     n, total, kept = len(counts), sum(counts), snapshot_rows(counts, snapshots)
     given = rows((), dim, total, d_state, element_of(dtype), contiguous)
-    touched = (2 * sum(count > 0 for count in counts) + len(kept)) * dim
+    touched = (2 * (len(counts) - counts.count(0)) + len(kept)) * dim
     arrays = {
         "u": given.pop("u"),
         "ssm_states": Array(
@@ -125,7 +125,7 @@ def _by_blocks(sizes: dict[str, Any]) -> Workload:
     plain, counts = selective_scan_varlen_fn(**usual), lengths(sizes["sequences"])
     cache, state = BlockCache(counts, sizes["blocks"]), plain.arrays["ssm_states"]
     _, dim, d_state = state.shape
-    touched = (2 * sum(count > 0 for count in counts) + len(cache.snapshots)) * dim * d_state
+    touched = (2 * (len(counts) - counts.count(0)) + len(cache.snapshots)) * dim * d_state
     arrays = {**plain.arrays, "ssm_states": replace(state, shape=(cache.slots, dim, d_state), touched=touched)}
     meaning = replace(plain, sizes=sizes, arrays={**arrays, **cache.explicit})
     given = {name: each for name, each in cache.given.items() if name in signature(scan_by_blocks).parameters}

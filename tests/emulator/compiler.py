@@ -105,8 +105,13 @@ def runtime() -> Path:
 
 
 def asks_how_it_starts(kernel: Kernel) -> bool:
-    """Whether a kernel's own file says that it goes another way where it starts before the preceding one has ended."""
-    return "kStartsEarly" in _read(source_folder(kernel)).of(kernel.file).files[kernel.file]
+    """Whether a kernel goes another way where it starts before the preceding one has ended.
+
+    Files that all kernels share do not count: there it is only how constants are read.
+    """
+    files = _read(source_folder(kernel)).of(kernel.file).files
+    own = (text for name, text in files.items() if not name.startswith("common/"))
+    return any(word in text for text in own for word in ("kStartsEarly", "kReadsFirst"))
 
 
 def library(kernel: Kernel, ordinary: bool = False) -> Path:

@@ -1,4 +1,8 @@
-"""Every small case of every public function against its oracle: called as on a GPU, its device code on the CPU."""
+"""Small cases of every public function against its oracle: called as on a GPU, its device code on the CPU.
+
+Those that together run every kernel with every value of every axis, and some of the others, drawn anew in every run;
+with CUCONV_EVERY=1 in the environment all. A GPU runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,35 @@ from cuconv.selective_scan.kernels import SelectiveScanTilesFwd, SelectiveScanVa
 from tests import cases, emulator
 from tests.emulator.family import EmulatedArray, scheduled
 from tests.families.test_numerics import call, place_arguments, tables
+from tests.support import sampling
 from tests.support.compare import check_results
 from tests.support.discovery import op_kernels
 from tests.support.plans import variants
 
 UNIT = tables("UNIT")
 
+SHARE = 16
+"""One in so many of the cases that are not needed is run."""
+
 
 @cache
+def launched() -> tuple[tuple[Launch, ...], ...]:
+    """What every small case launches."""
+    return tuple(tuple(parameter.values[0].launches()) for parameter in UNIT)
+
+
 def launches() -> tuple[Launch, ...]:
     """Those of all small cases."""
-    return tuple(launch for case in cases.tables("UNIT") for launch in case.launches())
+    return tuple(launch for each in launched() for launch in each)
+
+
+def emulated_cases() -> list[Any]:
+    """The small cases of this run."""
+    if sampling.EVERY:
+        return UNIT
+    chosen = set(sampling.needed(launched()))
+    chosen |= set(sampling.drawn([number for number in range(len(UNIT)) if number not in chosen], SHARE))
+    return [UNIT[number] for number in sorted(chosen)]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +64,7 @@ def prebuilt(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.usefixtures("prebuilt")
-@pytest.mark.parametrize("case", UNIT)
+@pytest.mark.parametrize("case", emulated_cases())
 def test_emulated(case: Any) -> None:
     """The first order of threads against the oracle, the others bit for bit against the first."""
     before = place_arguments(case)
