@@ -20,7 +20,8 @@ from cuconv.runtime.workload import Workload
 SHARE = 0.7
 """The fraction of the free memory that arrays may take: calls allocate from the rest."""
 
-MIN_SETS = 2
+MIN_SETS, MAX_SETS = 2, 2**16
+"""The fewest sets of arrays, and the most: those of the smallest calls would take minutes to make."""
 
 PEER_SLACK = 32.0
 """The largest error of a peer, in tolerances. Others round between steps (torch's convolution in float16 before
@@ -68,12 +69,12 @@ def kernels(machine: Machine, workload: Workload, peers: Iterable[Loaded]) -> li
 
 
 def sets_that_fit(needed: int, set_bytes: int, free_bytes: int) -> int:
-    """The number of sets of arrays to make: as many as find the L2 cache cold, or as many as fit."""
+    """The number of sets of arrays to make: as many as find the L2 cache cold, or as many as fit, at most MAX_SETS."""
     fit = int(free_bytes * SHARE) // set_bytes
     if fit < MIN_SETS:
         wanted, free = MIN_SETS * set_bytes / SHARE * 2**-30, free_bytes * 2**-30
         raise TooLarge(f"needs {wanted:.1f} GiB of free memory, of which there are {free:.1f}")
-    return min(needed, fit)
+    return min(needed, fit, MAX_SETS)
 
 
 def held_bytes(workload: Workload) -> int:
@@ -184,7 +185,7 @@ def _right(case: Case, library: str, times: Sequence[float], differences: list[D
     kernel_us = Percentiles.of(times, 1e-6)
     seconds = kernel_us.p50 * 1e-6
     rate = case.machine.exponentials_per_second
-    cold = "" if case.is_cold else f"only {case.set_count} sets of arrays fit, so the L2 cache is not cold"
+    cold = "" if case.is_cold else f"only {case.set_count} sets of arrays, so the L2 cache is not cold"
     return _row(
         case, library, "; ".join(filter(None, (*notes, cold))), differences, kernel_us,
         case.workload.bytes_moved / seconds * 1e-9, case.copy_s / seconds,

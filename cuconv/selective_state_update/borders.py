@@ -1,9 +1,9 @@
 """How large states must be for replay: below these borders single tokens are put in them at once.
 
-Writing so few states takes less time than reading the rings, and some sequences flush in every step. The borders are
-where a step that flushes in turn, on the mean of a cycle in which every sequence flushes once, takes as long as one
-without rings. They were measured on an H200 with Mamba-2 (heads of 64 rows and d_state 128; 128 heads, and 80 and 24 of
-bfloat16 x with a window of 16); tests/benchmarks/README.md has a table of times on both sides.
+Writing few states takes less time than reading the rings, and some sequences flush in every step. At a border a step
+with rings takes as long as one without, on the mean of a cycle in which every sequence flushes once. All were measured
+on an H200 with Mamba-2, heads of 64 rows and d_state 128: 128 heads, and with x of bfloat16 and a window of 16 also 80
+and 24. tests/benchmarks/README.md has the times on both sides.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ FEW = {
     INT8: {8: 13, 16: 12},
     FLOAT8_E4M3FN: {8: 17, 16: 13},
 }
-"""MiB of states where SelectiveStateUpdateReplayFew fits, by their dtype and the shortest window that they hold for;
-shorter ones never take less time than no rings. 12, 16 and 20 MiB of float32 take 9.7, 10.3 and 11.3 us in turn with a
-window of 16, and 8.9, 11.0 and 13.1 without rings; 12 and 14 MiB of bfloat16 8.7 and 9.1, and 8.7 and 9.7; 12, 16 and
-18 MiB of int16 10.1, 11.4 and 12.7, at once 9.3, 11.5 and 14.7, and 10.3, 12.3 and 15.2 without. Of int8 9 to 12 MiB
-take 4 % less to 5 % more with 128 heads and 80, and 1 to 6 % more with 24; 13 take 10.6 and 11.9."""
+"""MiB of states where SelectiveStateUpdateReplayFew fits, by their dtype and the shortest window that they hold for.
+With shorter windows rings never save time. With a window of 16, 12, 16 and 20 MiB of float32 take 9.7, 10.3 and 11.3 us
+with rings, and 8.9, 11.0 and 13.1 without; 12 and 14 MiB of bfloat16 8.7 and 9.1, and 8.7 and 9.7; 12, 16 and 18 MiB of
+int16 10.1, 11.4 and 12.7, put in states at once 9.3, 11.5 and 14.7, and without rings 10.3, 12.3 and 15.2. Of int8 9 to
+12 MiB take 4 % less to 5 % more with 128 heads and 80, and 1 to 6 % more with 24; 13 take 10.6 and 11.9."""
 
 TENSOR = {FLOAT32: 28, BFLOAT16: 176, FLOAT16: 192, INT16: 192}
 """The same where tensor cores put live tokens in states, whatever the window: measured with one of 32, which takes the
-most time. 20, 24 and 28 MiB of float32 take 14.3, 15.4 and 16.4 us in turn and 13.2, 15.2 and 17.2 without rings; 144,
+most time. 20, 24 and 28 MiB of float32 take 14.3, 15.4 and 16.4 us with rings and 13.2, 15.2 and 17.2 without; 144,
 160 and 176 MiB of bfloat16 78.6, 86.2 and 93.6, and 77.7, 86.1 and 94.0; 176 and 192 MiB of float16 110.6 and 99.7, and
 94.3 and 103.2; 192 and 224 MiB of int16 105.0 and 120.6, and 104.9 and 121.5. 64 MiB of int8 take twice as long."""
 
@@ -43,9 +43,9 @@ OTHER = {
     (FLOAT16, 2): {1: 72, 17: 512},
 }
 """The same elsewhere, by the dtype of states and the bytes of an element of x. With x of float16 and a window of 16, 36
-and 40 MiB of float32 take 21.5 and 22.9 us in turn and 21.4 and 23.5 without rings; 104 and 112 MiB of bfloat16 57.4
+and 40 MiB of float32 take 21.5 and 22.9 us with rings and 21.4 and 23.5 without; 104 and 112 MiB of bfloat16 57.4
 and 60.9, and 57.1 and 61.3; 64 and 72 MiB of float16 36.9 and 39.7, and 36.4 and 40.4. With x of float32, 60 and 64 MiB
-of float32 take 34.0 and 35.6, and 33.6 and 35.7. All else never takes less time in turn: 512 MiB of int16 278.6 beside
+of float32 take 34.0 and 35.6, and 33.6 and 35.7. For all else rings never save time: 512 MiB of int16 278.6 beside
 272.8; with x of float32, 768 MiB of bfloat16 423 beside 401 and 256 MiB of int8 292 beside 146."""
 
 

@@ -229,6 +229,10 @@ def test_sets_take_seven_tenths_of_the_memory_at_most(needed: int, size: int, fr
         assert count == needed or (count + 1) * size > 0.7 * free - 1
 
 
+def test_the_smallest_calls_have_no_more_sets_than_can_be_made() -> None:
+    assert measure.sets_that_fit(10**6, 1, 10**12) == measure.MAX_SETS
+
+
 @pytest.mark.parametrize("workload", FIRST_OF_EACH, ids=lambda workload: workload.function)
 def test_the_memory_of_a_set_is_known_before_it_is_made(workload: Any) -> None:
     def spans(array: Any) -> int:
@@ -243,7 +247,7 @@ def test_a_set_less_is_said() -> None:
     machine.free = int(2.5 * measure.held_bytes(CONV) / measure.SHARE)
     row = ours(machine)
     assert machine.timed == [2] and row.is_right
-    assert row.note == "only 2 sets of arrays fit, so the L2 cache is not cold"
+    assert row.note == "only 2 sets of arrays, so the L2 cache is not cold"
 
 
 def test_what_does_not_fit_is_no_failure_of_ours() -> None:

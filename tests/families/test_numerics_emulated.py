@@ -102,6 +102,15 @@ def test_the_yardstick_copies(count: int) -> None:
     np.testing.assert_array_equal(out, x)
 
 
+def test_the_cases_of_a_run_have_every_value_that_any_small_case_has() -> None:
+    def values(chosen: list[Any]) -> set[tuple[object, ...]]:
+        kernels = (launch.kernel for parameter in chosen for launch in parameter.values[0].launches())
+        return {(type(kernel), f.name, getattr(kernel, f.name)) for kernel in kernels for f in fields(kernel)}
+
+    assert values(emulated_cases()) == values(UNIT)
+    assert len(emulated_cases()) < len(UNIT) / 2 or sampling.EVERY
+
+
 def test_the_small_cases_run_every_kernel() -> None:
     assert {type(launch.kernel) for launch in launches()} == set(op_kernels())
 
