@@ -338,6 +338,32 @@ def test_a_fold_takes_fewer_registers_where_all_blocks_run_at_once_then(
     assert isinstance(kernel, SelectiveStateUpdateFoldSingle) and kernel.crowded is crowded
 
 
+@pytest.mark.parametrize(
+    ("batch", "dtype", "state_dtype", "rows"),
+    [(64, "float32", "int16", 4), (64, "bfloat16", "int16", 8), (64, "float16", "int16", 8)],
+)
+def test_rows_of_int16_beside_float32_leave_registers_for_four_blocks(
+    batch: int, dtype: str, state_dtype: str, rows: int
+) -> None:
+    workload = workloads.selective_state_update(batch, dtype=dtype, state_dtype=state_dtype)
+    assert kernel_of(selective_state_update, workload).rows == rows
+
+
+@pytest.mark.parametrize(
+    ("batch", "dtype", "state_dtype", "rows"),
+    [
+        (96, "bfloat16", "bfloat16", 4),
+        (96, "float16", "bfloat16", 8),
+        (16, "bfloat16", "int16", 4),
+        (64, "bfloat16", "int16", 8),
+    ],
+)
+def test_a_fold_has_the_rows_that_were_quickest(batch: int, dtype: str, state_dtype: str, rows: int) -> None:
+    workload = workloads.selective_state_update_replay(batch, dtype=dtype, state_dtype=state_dtype, fold=True)
+    with assuming(132):
+        assert kernel_of(selective_state_update_replay, workload).rows == rows
+
+
 @pytest.mark.parametrize("dtype", FLOATS + CODES, ids=str)
 @pytest.mark.parametrize("shared_decay", [False, True], ids=["decay_per_element", "shared_decay"])
 def test_every_way_to_be_unaligned(dtype: DType, shared_decay: bool) -> None:
