@@ -96,7 +96,7 @@ def conv_in_place(
             silu(activation),
             pad_slot_id,
             pad_output="keep" if is_over_x else "zero",
-            first_column=None if conv_states is None else 0,
+            first_column=first_column(conv_states),
             out=x if is_over_x else None,
         )
     except (TypeError, ValueError) as error:

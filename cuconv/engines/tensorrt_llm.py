@@ -88,7 +88,7 @@ def causal_conv1d_fwd(
             conventions.silu(silu_activation),
             pad_slot_id,
             pad_output="keep",
-            first_column=None if conv_states is None else 0,
+            first_column=conventions.first_column(conv_states),
             out=x if out is None else out,
         )
     except (TypeError, ValueError) as error:

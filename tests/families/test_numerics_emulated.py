@@ -30,7 +30,7 @@ from tests.support.plans import variants
 UNIT = tables("UNIT")
 
 SHARE = 16
-"""One in so many of the cases that are not needed is run."""
+"""The cases that are not needed, as a multiple of those of them that are run."""
 
 
 @cache

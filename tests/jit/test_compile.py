@@ -32,7 +32,7 @@ from tests.support.processors import processors
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 THOROUGH = 90
 SHARES = {arch: 3 if arch == THOROUGH else 36 for arch in ARCHS}
-"""One variant in so many is compiled."""
+"""The variants of a covering set, as a multiple of those of them that are compiled, by architecture."""
 
 CORE = ("vec", "input_t")
 CANDIDATES = 40
