@@ -148,6 +148,8 @@ class Operands(NamedTuple):
     """(sequences,)."""
     fold: bool
     """Whether tokens are put in the states at once."""
+    empty: bool = False
+    """Whether no sequence has live tokens, and this step leaves none."""
 
 
 class FoldOperands(NamedTuple):
@@ -188,6 +190,8 @@ def plan(o: Operands) -> Plan:
     """The launch that computes a step."""
     if not o.step.x.size:
         return Plan()
+    if o.empty:
+        return plain.plan(o.step)
     kernel = choose(o)
     _, nheads, headdim, _ = o.step.state.shape
     sequences = max(1, o.step.sequences)

@@ -327,6 +327,7 @@ def replay(
     cursors: Array,
     window: int = 16,
     fold: bool | None = None,
+    empty: bool = False,
     force_flush: Array | None = None,
     **arguments: Any,
 ) -> reference_replay.Replay:
@@ -335,7 +336,7 @@ def replay(
     inner, tokens = arguments["state"].shape[1:], arguments["x"].shape
     for name, shape in (("A", inner), ("dt", tokens), ("D", inner[:-1]), ("dt_bias", inner[:-1])):
         arguments[name] = _by_row(arguments.get(name), shape)
-    return reference_replay.Replay(SelectiveStateUpdate(**arguments), rings, force_flush, bool(fold))
+    return reference_replay.Replay(SelectiveStateUpdate(**arguments), rings, force_flush, bool(fold) or empty)
 
 
 def materialise(

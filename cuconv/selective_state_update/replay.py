@@ -48,6 +48,7 @@ def selective_state_update_replay(
     has_initial_state: Any = None,
     force_flush: Any = None,
     fold: bool | None = None,
+    empty: bool = False,
     pad_slot_id: int = -1,
     null_slot: int | None = None,
     pad_output: str = "zero",
@@ -116,6 +117,8 @@ def selective_state_update_replay(
             d_state 64 or 128, heads of a multiple of 64 rows and a window of 16 for less than 16 MiB of float32, 13 of
             bfloat16, float16 and float8_e4m3fn, 17 of int16 and 12 of int8; with x of float32 for states of any other
             dtype. `cuconv/selective_state_update/borders.py` has all borders.
+        empty: True says that no sequence has live tokens. The step is that of `selective_state_update`: one token a
+            sequence is put in the state, and rings and cursors are neither read nor written. So the rings stay empty.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
@@ -143,6 +146,7 @@ def selective_state_update_replay(
     options = (
         checks.integer("window", window),
         None if fold is None else checks.flag("fold", fold),
+        checks.flag("empty", empty),
         checks.flag("dt_softplus", dt_softplus),
         slots.padding(pad_slot_id, null_slot),
         seed is not None,
@@ -195,7 +199,7 @@ def replay_by_columns(
     )
     padding = slots.padding(pad_slot_id, None)
     softplus = checks.flag("dt_softplus", dt_softplus)
-    options = checks.integer("window", window), False, softplus, padding, seed is not None, rounds, False
+    options = checks.integer("window", window), False, False, softplus, padding, seed is not None, rounds, False
     (result,) = _replay_by_columns(given, options, late=NO_NUMBERS if seed is None else {"seed": seed})
     return result
 
@@ -264,6 +268,7 @@ def _check(
     given: Layouts,
     window: int,
     fold: bool | None,
+    empty: bool,
     dt_softplus: bool,
     pad_slot_id: int,
     has_seed: bool,
@@ -303,8 +308,13 @@ def _check(
             raise ValueError(message("tokens of x", step.x.shape[1], wanted))
     if fold and (step.cu_seqlens is not None or step.x.shape[1] != 1):
         raise ValueError(message("fold", True, "False or None for several tokens, which may be rejected"))
-    folds = folds_at_once(step, rings) if fold is None else fold
-    operands = Operands(step, rings, forced, folds)
+    if empty and fold is False:
+        wanted = "True or None for rings that stay empty; those of ReplayRings(..., fold=False) do not"
+        raise ValueError(message("fold", False, wanted))
+    if empty and (most_tokens(rings) if step.cu_seqlens is not None else step.x.shape[1]) != 1:
+        raise ValueError(message("empty", True, "False where sequences may have several tokens, which may be rejected"))
+    folds = empty or (folds_at_once(step, rings) if fold is None else fold)
+    operands = Operands(step, rings, forced, folds, empty)
     updated = RINGS if rings.live is None else RINGS[:-1]
     return Checked(operands, checked.outputs, updated=("state", *updated, "state_scale"), in_place=checked.in_place)
 
@@ -361,7 +371,7 @@ def _check_contents(o: Operands, read: Callable[[str], Any]) -> None:
     if sources is not None:
         live &= used != step.pad_slot_id
     cursors = read("cursors") if o.rings.live is None else _side_by_side(read("cursors"), read("ring_live"))
-    check_cursors(cursors, used[live], rows, o.rings.window)
+    check_cursors(cursors, used[live], rows, 0 if o.empty else o.rings.window)
 
 
 _replay = Operation(
@@ -377,7 +387,7 @@ _replay = Operation(
     contents=_check_contents,
     absent=(
         *("dst_state_batch_indices", "intermediate_states_buffer", "intermediate_state_indices"),
-        *("num_accepted_tokens", "state_column", "parents", "count", "ring_live"),
+        *("num_accepted_tokens", "state_column", "parents", "count", "intermediate_state_scales", "ring_live"),
     ),
 )
 # Arrays that are absent cost a call some time, too.

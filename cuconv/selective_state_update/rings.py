@@ -219,11 +219,22 @@ class _Layers:
     """
 
     def __init__(
-        self, state: Layout, x: DType | str, B: DType | str, groups: int, rings: tuple[Layout, ...], window: int
+        self,
+        state: Layout,
+        x: DType | str,
+        B: DType | str,
+        groups: int,
+        rings: tuple[Layout, ...],
+        window: int,
+        fold: bool | None,
     ) -> None:
-        self.most: int | None = None
-        """Sequences at most of which tokens are put in the states at once; None while there is one layer."""
+        self.most: int | None = None if fold is None else fold * MOST_SEQUENCES
+        """Sequences at most of which tokens are put in the states at once; None while each step decides it."""
+        self.wanted = fold
+        """What the caller has said of that."""
         self._state, self._x, self._B, self._groups, self._rings, self._window = state, x, B, groups, rings, window
+        self.empty: bool = rings[0].shape[2] == window + 1 and (self._folds(state.shape[0]) if fold is None else fold)
+        """Whether all steps do that: those of one token of as many sequences as there are slots."""
 
     def decide(self) -> None:
         """Find `most`, for a further layer: tokens of more sequences are never put in the states at once."""
@@ -246,7 +257,7 @@ class _Layers:
         given: dict[str, Layout | None] = {"state": self._state, **dict(zip(replay.RINGS, self._rings, strict=True))}
         given |= {name: _new(shape, dtype, self._state) for name, (shape, dtype) in shapes.items()}
         absent = (*replay._replay.inputs, *replay._replay.outputs)
-        checked = replay._check(dict.fromkeys(absent) | given, self._window, None, False, -1, False, 10, False)
+        checked = replay._check(dict.fromkeys(absent) | given, self._window, None, False, False, -1, False, 10, False)
         return checked.operands.fold
 
     def fold(self, x: Any, cu_seqlens: Any) -> bool | None:
@@ -257,7 +268,7 @@ class _Layers:
         return bool(cu_seqlens is None and (len(shape) == 3 or shape[1] == 1) and shape[0] <= self.most)
 
 
-def _check_shared(rings: Any, window: int, tokens: int, count: int) -> None:
+def _check_shared(rings: Any, window: int, tokens: int, count: int, fold: bool | None) -> None:
     """Checks the rings of another layer whose cursors one with this window and as many slots is to share."""
     if not isinstance(rings, ReplayRings):
         raise TypeError(message("cursors", f"a {type(rings).__name__}", "the ReplayRings of another layer, or None"))
@@ -266,6 +277,9 @@ def _check_shared(rings: Any, window: int, tokens: int, count: int) -> None:
     for name, own, theirs in zip(names, (window, tokens, count), other, strict=True):
         if own != theirs:
             raise ValueError(message(name, own, f"{theirs}, as in the rings of the layer that has the cursors"))
+    if fold not in (None, theirs := rings._layers.wanted):
+        wanted = "None" if theirs is None else f"None or {theirs}"
+        raise ValueError(message("fold", fold, f"{wanted}, as in the rings of the layer that has the cursors"))
 
 
 def _new(shape: tuple[int, ...], dtype: DType | str, like: Layout) -> Layout:
@@ -283,9 +297,22 @@ class ReplayRings:
         cursors: (slots, 4), int32.
         window: live tokens of a slot at most.
         nbytes: bytes of the rings, without the cursors.
+        empty: whether the rings stay empty, because every step puts its tokens in the states at once: it is given
+            single tokens, and by dtypes, the window and the bytes of the states of all slots replay takes less time for
+            no number of sequences. A step is that of `selective_state_update` then.
     """
 
-    def __init__(self, state: Any, x: Any, B: Any, *, window: int = 16, tokens: int = 1, cursors: Any = None) -> None:
+    def __init__(
+        self,
+        state: Any,
+        x: Any,
+        B: Any,
+        *,
+        window: int = 16,
+        tokens: int = 1,
+        cursors: Any = None,
+        fold: bool | None = None,
+    ) -> None:
         """Allocate empty rings beside a pool of states.
 
         Args:
@@ -296,6 +323,8 @@ class ReplayRings:
             cursors: the ReplayRings of another layer, of as many slots and of the same window and tokens, to share its
                 cursors. All layers that share them make every step alike then: unless `fold` says it, the first of
                 them decides for all whether tokens are put in the states at once.
+            fold: that of all steps that are not given it. False lets rings hold tokens though that takes more time, as
+                for states of 16 bits, which are rounded less often so. Layers that share cursors have one.
 
         Raises:
             TypeError: cursors that are no ReplayRings, or arrays of no kind or dtype that is supported.
@@ -305,6 +334,7 @@ class ReplayRings:
         if family is None:
             raise TypeError(message("state", f"a {type(state).__name__}", "a NumPy, CuPy or torch array"))
         window, tokens = checks.integer("window", window), checks.integer("tokens", tokens)
+        fold = None if fold is None else checks.flag("fold", fold)
         checks.between("window", window, 1, MAX_WINDOW)
         checks.between("tokens", tokens, 1, min(window, max_tokens()))
         names = ("state", "x", "B")
@@ -321,7 +351,7 @@ class ReplayRings:
             raise ValueError(message("B", f"shape {of_B.shape}", f"(batch, [tokens,] ngroups, {d_state})"))
         rows, groups = window + tokens, of_B.shape[-2]
         if cursors is not None:
-            _check_shared(cursors, window, tokens, count)
+            _check_shared(cursors, window, tokens, count, fold)
         layouts = [
             _new(shape, dtype, of_state)
             for shape, dtype in (
@@ -336,17 +366,20 @@ class ReplayRings:
         self.x, self.B, self.dt = (family.maker(layout)()[0] for layout in layouts[:3])
         self.nbytes: int = sum(layout.size * layout.itemsize for layout in layouts[:3])
         if cursors is None:
-            self._layers = _Layers(of_state, of_x.dtype, of_B.dtype, groups, tuple(layouts), window)
+            self._layers = _Layers(of_state, of_x.dtype, of_B.dtype, groups, tuple(layouts), window, fold)
             self.cursors: Any = family.maker(layouts[3])()[0]
             self.reset()
         else:
             self._layers, self.cursors = cursors._layers, cursors.cursors
             self._layers.decide()
+        self.empty: bool = self._layers.empty
 
     def update(self, state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, *others: Any, **named: Any) -> Any:
         """`selective_state_update_replay` with these rings; further arguments are those of that function behind C."""
         rings = (self.x, self.B, self.dt, self.cursors)
-        if self._layers.most is not None and named.get("fold") is None:
+        if self.empty:
+            named["empty"] = True
+        elif named.get("fold") is None:
             named["fold"] = self._layers.fold(x, named.get("cu_seqlens"))
         return selective_state_update_replay(state, *rings, x, dt, A, B, C, *others, window=self.window, **named)
 

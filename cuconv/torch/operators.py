@@ -53,8 +53,8 @@ OPTIONS = {
     "selective_scan_varlen_by_blocks": "bool delta_softplus, int pad_slot_id, int block_size",
     "selective_state_update": "bool dt_softplus, bool disable_state_update, int pad_slot_id, bool has_seed, "
     "int philox_rounds, bool keeps_padding, int? seed",
-    "selective_state_update_replay": "int window, bool? fold, bool dt_softplus, int pad_slot_id, bool has_seed, "
-    "int philox_rounds, bool keeps_padding, int? seed",
+    "selective_state_update_replay": "int window, bool? fold, bool empty, bool dt_softplus, int pad_slot_id, "
+    "bool has_seed, int philox_rounds, bool keeps_padding, int? seed",
     "selective_state_update_commit": "int ring_rows, int window, bool reset, int pad_slot_id",
     "selective_state_update_materialise": "int window, int pad_slot_id",
 }

@@ -105,7 +105,7 @@ def test_a_prefill_of_mamba_2_hands_over_to_replay(dtype: DType) -> None:
     B, C = uniform(tokens, groups, d_state), uniform(tokens, groups, d_state)
     pool, scales = np.full((slots, dim, d_state), -1, dtype.numpy), np.full((slots, dim), np.nan, single)
     state, state_scale = as_heads(pool, heads), as_heads(scales, heads)
-    rings = cuconv.ReplayRings(state, x[:2], B[:2], window=4)
+    rings = cuconv.ReplayRings(state, x[:2], B[:2], window=4, fold=False)
     rings.x[...], rings.B[...], rings.dt[...], rings.cursors[:] = np.nan, np.nan, np.nan, [3, 2, 1, 0]
     slot, live = np.array([3, 1]), np.array([True, True])
     starts = np.array([0, 9, 20])
@@ -135,7 +135,7 @@ def test_a_prefill_of_mamba_2_hands_over_to_replay(dtype: DType) -> None:
     wanted[slot] = handed
     for token in range(3):
         now = [each[[9 + token, 20 + token]] for each in (x, dt, B, C)]
-        got = rings.update(state, *now[:2], A, *now[2:], D, None, bias, True, slot, state_scale=state_scale, fold=False)
+        got = rings.update(state, *now[:2], A, *now[2:], D, None, bias, True, slot, state_scale=state_scale)
         rows = np.repeat(now[1][..., None], headdim, -1)
         expected = cuconv.selective_state_update(wanted, now[0], rows, A_of_rows, *now[2:], **plain)
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -17,41 +16,13 @@ from cuconv.runtime.dtypes import BFLOAT16 as _BFLOAT16
 from cuconv.runtime.dtypes import CODES
 from cuconv.selective_state_update import plan_replay, workloads
 from cuconv.selective_state_update.reference_replay import APPENDED, LIVE, START
-from tests import emulator
-from tests.emulator.family import EmulatedArray
+from tests.support.libraries import LIBRARIES, Library, numpy, on_gpu
 
 HEADS, GROUPS, DIM, N = 4, 2, 5, 16
 SLOTS, WINDOW, TOKENS = 6, 5, 3
 ROWS = WINDOW + TOKENS
 BFLOAT16 = _BFLOAT16.numpy
 Array = np.ndarray[Any, Any]
-
-
-@dataclass
-class Library:
-    """Arrays of one library."""
-
-    upload: Callable[[Array], Any]
-    download: Callable[[Any], Array]
-
-
-def _numpy() -> Library:
-    return Library(lambda array: array, lambda array: array)
-
-
-def _emulated() -> Library:
-    if (reason := emulator.available()) is not None:
-        pytest.skip(reason)
-    return Library(EmulatedArray, lambda array: array.array)
-
-
-def _cupy() -> Library:
-    import cupy
-
-    return Library(cupy.asarray, cupy.asnumpy)
-
-
-LIBRARIES = [_numpy, _emulated, pytest.param(_cupy, marks=pytest.mark.gpu)]
 
 
 @dataclass
@@ -187,7 +158,7 @@ def test_whatever_alternates_gives_the_recurrence(library: Any, seed: int) -> No
     forced flushes, and copies of sequences, in random order and for random slots."""
     model = Model(library(), np.random.default_rng(seed))
     random = model.random
-    for _ in range(40 if library is _numpy else 15):
+    for _ in range(40 if library is numpy else 15):
         slots = random.permutation(SLOTS)[: random.integers(1, SLOTS + 1)].tolist()
         match random.integers(0, 7):
             case 0:
@@ -234,7 +205,7 @@ def test_a_rejected_token_changes_nothing(library: Any) -> None:
 def products_of_codes(library: Any, codes: Any, C: Any) -> Any:
     """C times codes of a sequence, (1, 2, 64, 64), by a step that replays no tokens and adds none; C: (tokens, 64)."""
     of, lead = library(), (1,) if len(C) == 1 else (1, len(C))
-    upload = device.upload if library is _cupy else of.upload
+    upload = device.upload if library is on_gpu else of.upload
     C = C.astype(BFLOAT16).reshape(*lead, 1, 64)
     x, dt = np.zeros((*lead, 2, 64), BFLOAT16), np.zeros((*lead, 2), np.float32)
     rings = np.zeros((1, 2, 19, 64), BFLOAT16), np.zeros((1, 1, 19, 64), BFLOAT16), np.zeros((1, 2, 19), np.float32)
@@ -246,7 +217,7 @@ def products_of_codes(library: Any, codes: Any, C: Any) -> Any:
             A=upload(np.full(2, -1.0, np.float32)), B=upload(np.zeros_like(C)), C=upload(C),
             state_scale=upload(np.ones((1, 2, 64), np.float32)), window=16, fold=False, out=out,
         )  # fmt: skip
-    return (device.fetch(out) if library is _cupy else of.download(out)).astype(np.float64).reshape(-1, 2, 64)
+    return (device.fetch(out) if library is on_gpu else of.download(out)).astype(np.float64).reshape(-1, 2, 64)
 
 
 BYTES = [dtype.numpy for dtype in CODES if dtype.itemsize == 1]
@@ -316,7 +287,7 @@ def test_a_graph_moves_the_cursors() -> None:
     """Replays of one graph of a step and its commit, over several windows."""
     import cupy
 
-    model = Model(_cupy(), np.random.default_rng(10))
+    model = Model(on_gpu(), np.random.default_rng(10))
     given = {name: cupy.asarray(each) for name, each in model.tokens(SLOTS, 2).items()}
     accepted, out = cupy.zeros(SLOTS, np.int32), cupy.empty_like(given["x"])
     heads = {"A": cupy.asarray(model.A), "D": cupy.asarray(model.D), "dt_bias": cupy.asarray(model.bias)}
