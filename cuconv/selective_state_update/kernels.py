@@ -259,8 +259,8 @@ class _Steps(_Rows):
                         continue
                     if stochastic and index32 and state_t in CODES:
                         continue
-                    if index32 and not (many or chosen or state_t in CODES):
-                        # Those are SelectiveStateUpdateSingle's.
+                    if index32 and not (many or chosen):
+                        # Those are SelectiveStateUpdateSingle's or SelectiveStateUpdateQuantisedSingle's.
                         continue
                     yield cls(**division, many=many, chosen=chosen, stream=stream, stochastic=stochastic,
                               index32=index32)  # fmt: skip
@@ -278,6 +278,21 @@ class SelectiveStateUpdateQuantised(_Steps):
     """States are codes with a scale per row: more arguments, which other states need not wait for."""
 
     STATES = CODES
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantisedSingle(_Rows):
+    """One token, states of codes, up to 256 in a row, and offsets of 32 bits."""
+
+    STATES = CODES
+
+    stream: bool
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedSingle]:
+        for division, stream in product(cls.divisions(False), (False, True)):
+            if division["d_state"] <= max(D_STATES):
+                yield cls(**division, stream=stream)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_state_update.kernels import (
     BYTES,
+    D_STATES,
     DECAYS_D_STATE,
     DECAYS_GRID,
     DECAYS_SEQUENCES,
@@ -23,6 +24,7 @@ from cuconv.selective_state_update.kernels import (
     SelectiveStateUpdateDecays,
     SelectiveStateUpdateQuantised,
     SelectiveStateUpdateQuantisedHeads,
+    SelectiveStateUpdateQuantisedSingle,
     SelectiveStateUpdateSingle,
     capacity,
     heads_tile,
@@ -177,6 +179,7 @@ def choose(
     | SelectiveStateUpdateDecays
     | SelectiveStateUpdateQuantised
     | SelectiveStateUpdateQuantisedHeads
+    | SelectiveStateUpdateQuantisedSingle
     | SelectiveStateUpdateSingle
 ):
     """The kernel that computes a call."""
@@ -210,6 +213,8 @@ def choose(
         if not is_small or not single.may_be_whole(division) or not _has_whole_rows(o, single.tile):
             return single
         return replace(single, whole=True, moved=o.dst_state_batch_indices is not None)
+    if has_strides32 and not o.stochastic and d_state <= max(D_STATES):
+        return SelectiveStateUpdateQuantisedSingle(**division, stream=stream)
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
         **division,
@@ -217,8 +222,8 @@ def choose(
         chosen=chosen,
         stream=stream,
         stochastic=o.stochastic,
-        # Without several tokens or a choice, that of floats has offsets of 64 bits.
-        index32=index32 and (not o.stochastic if o.quantised else many or chosen),
+        # Without several tokens or a choice, and where codes are rounded at random, offsets have 64 bits.
+        index32=index32 and (many or chosen) and not (o.quantised and o.stochastic),
     )
 
 

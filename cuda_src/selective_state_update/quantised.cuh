@@ -10,8 +10,9 @@
 // Traits: how a kernel divides rows among lanes (RowTraits in steps.cuh).
 
 // Where the scale of the lane's own row lies, `at` elements behind the first scale; stride: head, row.
-__device__ __forceinline__ float* scale_place(const SelectiveStateUpdateOperands& p, const WarpRows& warp, void* scales,
-                                              index_t at, const index_t* stride) {
+template <typename Operands, typename Stride>
+__device__ __forceinline__ float* scale_place(const Operands& p, const WarpRows& warp, void* scales, index_t at,
+                                              const Stride* stride) {
     return static_cast<float*>(scales) + at + warp.head * stride[0] + warp.own_row(p) * stride[1];
 }
 
@@ -85,3 +86,30 @@ struct RowFactors<Traits, true> {
         if (exists && warp.is_row(p, Traits::kTile)) *place = scale_of_factor(factor);
     }
 };
+
+// Blocks of 128 threads per multiprocessor at least. Without a bound the compiler keeps the states of all rows for the
+// sums. On an H200 256 sequences of int8 (Mamba-2, 128 heads) take 192 us with 4 blocks, 168 with 5; 4 tokens of 32
+// sequences 120 with 1, 102 with 3. B and C of more bits, the addresses of narrow accesses, masks and random numbers
+// leave fewer registers. After sm_90 the compiler wants more, and would spill.
+template <typename Traits>
+__device__ constexpr int blocks_of_codes() {
+    using State = typename Traits::State;
+    using Matrix = typename Traits::Matrix;
+    constexpr bool kIsCommon = Traits::kHasSharedDecay && Traits::kRowElements <= 128;
+    constexpr bool kHasRoom = kIsCommon && sizeof(Matrix) == 2 && Traits::kVecs * sizeof(State) == 16;
+    // Without instructions for 8-bit floats the compiler does eight rows at once unless registers are few.
+    constexpr bool kIsComputed = kArch < 89 && kIsSame<State, float8_e4m3fn> && !Traits::kIsMany;
+    // Four rows of int16 leave registers for B and C of 32 bits: 64 sequences take 74 us so, and 93 with eight rows in
+    // two blocks. 8-bit codes would take 14 % longer.
+    constexpr bool kHasWide = kIsCommon && sizeof(Matrix) == 4 && kIsSame<State, short> && Traits::kVecs == 8 &&
+                              Traits::kRowsOfGroup <= 4 && !Traits::kIsMany && !Traits::kIsMasked &&
+                              !Traits::kIsStochastic;
+    return kHasWide                                     ? 4
+           : kIsComputed && kIsCommon                   ? (kArch < 80 || Traits::kRowsOfGroup < 8 ? 2 : 3)
+           : !kHasRoom                                  ? 1
+           : Traits::kIsMany                            ? (Traits::kIsMasked || Traits::kIsChosen ? 2 : 3)
+           : Traits::kIsMasked || Traits::kIsStochastic ? 2
+           : kArch > 90                                 ? (Traits::kRowElements == 96 ? 2 : 3)
+           : kArch == 90 && sizeof(State) == 1 && kIsSame<Matrix, __nv_bfloat16> ? 5
+                                                                                 : 4;
+}

@@ -24,7 +24,7 @@ struct SelectiveStateUpdateFoldSingleTraits {
     using Place = Select<kMasked, SlotRows<Rows>, WholeRows<Rows>>;
     // 4 sequences of bfloat16 with x of float32 are 1024 blocks of 128 heads: they take 5.98 us with 8 blocks on a
     // multiprocessor, 6.59 with 7, and 5.85 without rings. 3 and 5 take 4.98 and 7.51 with 8, and 4.77 and 7.42 with 7.
-    static constexpr int kMinBlocks = kCrowded ? 8 : fold_blocks<Rows, true, kMasked, true>();
+    static constexpr int kMinBlocks = kCrowded && kArch == 90 ? 8 : fold_blocks<Rows, true, kMasked, true>();
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,

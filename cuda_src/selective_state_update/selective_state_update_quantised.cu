@@ -28,25 +28,9 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateQuantisedTraits {
     static constexpr int kThreads = 128;
-    // Without a bound the compiler keeps the states of all rows for the sums. On an H200 256 sequences of int8
-    // (Mamba-2, 128 heads) take 192 us with 4 blocks, 168 with 5; 4 tokens of 32 sequences 120 with 1, 102 with 3.
-    // B and C of more bits, the addresses of narrow accesses, masks and random numbers leave fewer registers.
-    static constexpr bool kHasRoom = kSharedDecay && sizeof(b_t) == 2 && kVec * sizeof(state_t) == 16 && kDState <= 128;
-    // Without instructions for 8-bit floats the compiler does many rows at once unless registers are few.
-    static constexpr bool kIsComputed = kArch < 89 && kIsSame<state_t, float8_e4m3fn> && kRows >= 8 && !kMany;
-    // Four rows of int16 leave registers for B and C of 32 bits: 64 sequences take 82 us so, and 93 with eight rows in
-    // two blocks. 8-bit codes would take 14 % longer.
-    static constexpr bool kHasWide = kSharedDecay && sizeof(b_t) == 4 && kIsSame<state_t, short> && kVec == 8 &&
-                                     kDState <= 128 && kRows <= 4 && !kMany && !kMasked && !kStochastic;
-    static constexpr int kMinBlocks = kHasWide                                        ? 4
-                                      : kIsComputed && kSharedDecay && kDState <= 128 ? (kArch < 80 ? 2 : 4)
-                                      : !kHasRoom                                     ? 1
-                                      : kMany                                         ? (kMasked || kChosen ? 2 : 3)
-                                      : kMasked || kStochastic                        ? 2
-                                      : kArch >= 90 && sizeof(state_t) == 1 && kIsSame<b_t, __nv_bfloat16> ? 5
-                                                                                                           : 4;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
+    static constexpr int kMinBlocks = blocks_of_codes<Rows>();
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,

@@ -37,8 +37,10 @@ struct RowTraits {
     static constexpr Keep kKeep = kStream ? Keep::kStream : Keep::kWhole;
     // Whether states are loaded before every other argument is waited for. On an H200 a step of 24 heads of 64 x 128
     // floats takes 2.4 us so, 2.9 otherwise, and a copy of its bytes 2.05; with more rows, 256 sequences of bfloat16 in
-    // chosen slots take 342 us and 267.
-    static constexpr bool kReadsStatesFirst = kRows <= 4 && !kIsSame<Operands, SelectiveStateUpdateOperands>;
+    // chosen slots take 342 us and 267. Of int16 and x of bfloat16 1, 8 and 64 sequences take 3.28, 11.2 and 72.9 us
+    // so, and 3.82, 12.3 and 72.7 otherwise. For other GPUs the compiler wants more registers for codes, and spills.
+    static constexpr bool kReadsStatesFirst =
+        (kIsQuantised ? kSharedDecay && kArch == 90 : kRows <= 4) && !kIsSame<Operands, SelectiveStateUpdateOperands>;
     // Whether the compiler knows that warps do not divide. 8 sequences of bfloat16 take 10.5 us so, 11.6 otherwise; a
     // single one with fewer rows 3.3 and 3.2; rows of 16 floats that have decays of their own take longer.
     static constexpr bool kIsUniform = kIsQuantised || (kReadsStatesFirst && kSharedDecay && kRows == 4);
@@ -46,6 +48,7 @@ struct RowTraits {
     static constexpr bool kIsChosen = kChosen;
     static constexpr bool kIsWide = sizeof(b_t) > sizeof(input_t);  // z may be wider than x, too
     static constexpr bool kIsStochastic = kStochastic;
+    static constexpr bool kIsMasked = kMasked;
 
     // The first element of a lane's i-th vector, and whether there is one.
     __device__ __forceinline__ static int element(int i) { return (i * kLanes + lane_id() % kLanes) * kVec; }
@@ -75,8 +78,9 @@ __device__ __forceinline__ Int of_warp(Int number) {
 template <typename Traits, typename Params>
 __device__ __forceinline__ float* scale_of_slot(const Params& params, const WarpRows& warp, int slot) {
     if constexpr (Traits::kIsQuantised) {
-        const index_t* stride = params.state_scale_stride;
-        return scale_place(params.operands, warp, params.state_scale, slot * stride[0], stride + 1);
+        const auto* stride = params.state_scale_stride;
+        const index_t at = slot * static_cast<index_t>(stride[0]);
+        return scale_place(params.operands, warp, params.state_scale, at, stride + 1);
     } else {
         return nullptr;
     }
@@ -119,6 +123,20 @@ __device__ __forceinline__ float advance_codes(const TokenMatrices<Traits>& maps
         sum = fmaf(state[i], maps.C[chunk].to_float(at), sum);
     }
     return sum;
+}
+
+// Lets the compiler know nothing of codes: it would begin to compute with them where they are loaded, and wait for them
+// in front of all else.
+template <typename Traits>
+__device__ __forceinline__ void hide_words(typename Traits::StateVec (&rows)[Traits::kRowsOfGroup][Traits::kChunks]) {
+#pragma unroll
+    for (auto& row : rows) {
+#pragma unroll
+        for (auto& vec : row) {
+#pragma unroll
+            for (unsigned& word : vec.words) word = static_cast<unsigned>(opaque(static_cast<int>(word)));
+        }
+    }
 }
 
 // Advances the rows' states by one token, whose result it stores, and stores the states.
@@ -213,6 +231,7 @@ __device__ __forceinline__ void update_single(const Params& params, const WarpRo
     if constexpr (Traits::kIsQuantised) {
         // Keeps the loads in front of all that follows: the compiler would delay them to save registers.
         sync_warp();
+        if constexpr (Traits::kReadsStatesFirst) hide_words<Traits>(raw);
     }
     store_rows<Traits>(p, warp, raw, scale, to_rows, scale_of_slot<Traits>(params, warp, max(to, 0)), cursor,
                        parameters, inputs, maps, to >= 0);

@@ -75,9 +75,11 @@ def test_the_kernels_of_decode_steps_start_early() -> None:
         "causal_conv1d_update_several",
         "causal_conv1d_update_tree", "selective_state_update", "selective_state_update_single",
         "selective_state_update_decays",
-        "selective_state_update_quantised", "selective_state_update_quantised_heads", "selective_state_update_replay",
+        "selective_state_update_quantised", "selective_state_update_quantised_single",
+        "selective_state_update_quantised_heads", "selective_state_update_replay",
         "selective_state_update_replay_few", "selective_state_update_fold", "selective_state_update_fold_single",
-        "selective_state_update_quantised_fold", "selective_state_update_commit",
+        "selective_state_update_quantised_fold", "selective_state_update_quantised_fold_single",
+        "selective_state_update_commit",
     }  # fmt: skip
 
 

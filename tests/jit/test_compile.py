@@ -135,7 +135,9 @@ SPILLS = {
     "CausalConv1dUpdateSeveral": 96,
     "SelectiveStateUpdateReplay": 384,
     "SelectiveStateUpdateReplayFew": 96,
+    "SelectiveStateUpdateQuantised": 72,
     "SelectiveStateUpdateQuantisedFold": 16,
+    "SelectiveStateUpdateQuantisedFoldSingle": 160,
     "SelectiveStateUpdateFoldSingle": 16,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
@@ -160,6 +162,8 @@ us instead of 30.0 with seven or six for 16 channels of 2**20 tokens.
 Short rows with snapshots and results over x keep up to six words in a few variants, even with 80 registers.
 Tokens put at once in states of 8-bit codes keep one word there before compute capability 9.0, with two blocks of 128
 registers a thread on a multiprocessor, and three words since then with d_state 64 and x of float32.
+Before compute capability 8.9, where 8-bit floats are converted by other instructions, some variants with eight rows of
+them keep up to 18 words there, and up to 40 where tokens are put in states at once.
 Tokens of float32 put at once in states of 16 bits keep up to four words where an eighth block lets all run at once.
 """
 

@@ -23,6 +23,7 @@ from cuconv.selective_state_update.kernels import (
     SelectiveStateUpdateDecays,
     SelectiveStateUpdateQuantised,
     SelectiveStateUpdateQuantisedHeads,
+    SelectiveStateUpdateQuantisedSingle,
     SelectiveStateUpdateSingle,
 )
 from cuconv.selective_state_update.kernels_replay import SelectiveStateUpdateFoldSingle
@@ -35,6 +36,9 @@ from tests.selective_state_update.strategies import FLOATS as DTYPES
 from tests.selective_state_update.strategies import STATES, UpdateCall, update_calls
 from tests.support.placement import Placement, place
 from tests.support.plans import ANY, FEW, MANY, assert_launchable, assert_vectors
+
+SINGLE = (SelectiveStateUpdateSingle, SelectiveStateUpdateQuantisedSingle)
+"""The kernels of one token."""
 
 SIZES = st.tuples(st.integers(1, 5), st.integers(0, 6), st.sampled_from([1, 2, 3, 8, 37, 64, 100]))
 KINDS = st.fixed_dictionaries(
@@ -90,7 +94,8 @@ def assert_covered(o: Operands, launch: Launch) -> None:
     """Every row has one warp, and every element one lane, by the arithmetic of the kernel's first lines."""
     kernel, n = launch.kernel, numbers_of(launch)
     floats = (SelectiveStateUpdate, SelectiveStateUpdateSingle)
-    assert isinstance(kernel, SelectiveStateUpdateQuantised if o.state.dtype in CODES else floats)
+    of_codes = (SelectiveStateUpdateQuantised, SelectiveStateUpdateQuantisedSingle)
+    assert isinstance(kernel, of_codes if o.state.dtype in CODES else floats)
     _, nheads, headdim, d_state = o.state.shape
     rows = np.zeros((max(1, o.sequences), nheads, headdim), int)
     for warp in range(launch.config.grid[0] * launch.config.block[0] // WARP_SIZE):
@@ -115,7 +120,7 @@ def assert_numbers(o: Operands, launch: Launch) -> None:
     n = numbers_of(launch)
     assert (n["batch"], n["headdim"], n["d_state"]) == (o.sequences, o.state.shape[2], o.state.shape[3])
     assert n["slots"] == o.state.shape[0]
-    assert o.x.shape[1] == (1 if isinstance(launch.kernel, SelectiveStateUpdateSingle) else n["tokens"])
+    assert o.x.shape[1] == (1 if isinstance(launch.kernel, SINGLE) else n["tokens"])
     assert n["group_heads"][0] * o.B.shape[2] == o.state.shape[1]
     names = ("state", "x", "dt", "out", "B", "C", "A", "D", "dt_bias", "z", "intermediate_states_buffer")
     for name in (*names, "state_scale", "intermediate_state_scales"):
@@ -297,7 +302,9 @@ def test_heads_are_walked_over_where_rows_are_whole_tiles_one_behind_the_other()
     }
     for what, placements in others.items():
         _, (launch,) = planned(placements)
-        assert isinstance(launch.kernel, SelectiveStateUpdateQuantised), what
+        wide = what == "scales"
+        kind = SelectiveStateUpdateQuantised if wide else SelectiveStateUpdateQuantisedSingle
+        assert isinstance(launch.kernel, kind), what
 
 
 def kernel_of(function: Any, workload: Workload, **options: Any) -> Any:

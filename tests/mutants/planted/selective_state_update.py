@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     Mutant(
         "All blocks take the first block's rows of codes.",
-        "selective_state_update/selective_state_update_quantised.cu",
+        "selective_state_update/selective_state_update_quantised_single.cu",
         "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
         "threadIdx.x",
         (_STATE_INT8,),

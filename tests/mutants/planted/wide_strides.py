@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         "The scale of a slot is found in 32 bits.",
         "selective_state_update/steps.cuh",
-        "params.state_scale, slot * stride[0], stride + 1)",
-        "params.state_scale, static_cast<int>(slot * stride[0]), stride + 1)",
+        "const index_t at = slot * static_cast<index_t>(stride[0]);",
+        "const index_t at = slot * static_cast<int>(stride[0]);",
         (
             (
                 "families/test_wide_strides.py::test_entries_gigabytes_apart"
