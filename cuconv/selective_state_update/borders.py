@@ -27,8 +27,8 @@ FEW = {
 """MiB of states where SelectiveStateUpdateReplayFew fits, by their dtype and the shortest window that they hold for.
 With shorter windows rings never save time. With a window of 16, 12, 16 and 20 MiB of float32 take 9.7, 10.3 and 11.3 us
 with rings, and 8.9, 11.0 and 13.1 without; 12 and 14 MiB of bfloat16 8.7 and 9.1, and 8.7 and 9.7; 12, 16 and 18 MiB of
-int16 10.1, 11.4 and 12.7, put in states at once 9.3, 11.5 and 14.7, and without rings 10.3, 12.3 and 15.2. Of int8 9 to
-12 MiB take 4 % less to 5 % more with 128 heads and 80, and 1 to 6 % more with 24; 13 take 10.6 and 11.9."""
+int16 10.1, 11.4 and 12.7, put in states at once 9.3, 11.5 and 14.7, and without rings, 12 and 16 MiB, 8.9 and 11.2. Of
+int8 9 to 12 MiB take 4 % less to 5 % more with 128 heads and 80, and 1 to 6 % more with 24; 13 take 10.6 and 11.9."""
 
 TENSOR = {FLOAT32: 28, BFLOAT16: 176, FLOAT16: 192, INT16: 192}
 """The same where tensor cores put live tokens in states, whatever the window: measured with one of 32, which takes the

@@ -29,6 +29,8 @@ inline constexpr int kArch = __CUDA_ARCH__ / 10;
 #else
 inline constexpr int kArch = 0;
 #endif
+// Whether code is that for compute capability 9.0, which the emulator runs, too.
+inline constexpr bool kIsHopper = kArch == 90 || kArch == 0;
 
 // 2**x by one special-function operation, results below 2**-126 flushed to zero; relative error below 2**-22 (PTX ISA,
 // ex2.approx.ftz.f32).

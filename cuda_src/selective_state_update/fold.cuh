@@ -134,7 +134,7 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     // Whether the cursor is only asked whether the ring is empty, and is loaded once more where it is not. On an H200 3
     // sequences of int8 take 4.82 us so and 4.94 otherwise, 8 of int16 11.7 and 11.5, and without rings 4.82 and 11.2.
     // For other GPUs the compiler would spill.
-    constexpr bool kAsksFirst = kToken && !kRest && kArch == 90 && sizeof(typename Rows::State) == 1 &&
+    constexpr bool kAsksFirst = kToken && !kRest && kIsHopper && sizeof(typename Rows::State) == 1 &&
                                 kIsSame<typename Rows::Operands, FoldScaledOperands>;
     sync_warp();
     const TokenCursor<Rows> at(s, warp, warp.batch, 0);
@@ -176,7 +176,8 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     const StateRows<Rows> targets = rows + to * static_cast<index_t>(s.state_stride[0]);
     float* place = scale_of_slot<Rows>(p, warp, to);
     if constexpr (kToken && Rows::kIsQuantised) hide_words<Rows>(raw);
-    if constexpr (kToken && !kRest && !kAsksFirst) {
+    if constexpr (kToken && !kRest) {
+        // Also where the first warp has cleared meanwhile what was left to be committed: all rows have the same bits.
         if (count == 0) {
             store_rows<Rows>(s, warp, raw, scale, targets, place, at, parameters, inputs, maps);
             return;

@@ -40,7 +40,7 @@ struct RowTraits {
     // chosen slots take 342 us and 267. Of int16 and x of bfloat16 1, 8 and 64 sequences take 3.28, 11.2 and 72.9 us
     // so, and 3.82, 12.3 and 72.7 otherwise. For other GPUs the compiler wants more registers for codes, and spills.
     static constexpr bool kReadsStatesFirst =
-        (kIsQuantised ? kSharedDecay && kArch == 90 : kRows <= 4) && !kIsSame<Operands, SelectiveStateUpdateOperands>;
+        (kIsQuantised ? kSharedDecay && kIsHopper : kRows <= 4) && !kIsSame<Operands, SelectiveStateUpdateOperands>;
     // Whether the compiler knows that warps do not divide. 8 sequences of bfloat16 take 10.5 us so, 11.6 otherwise; a
     // single one with fewer rows 3.3 and 3.2; rows of 16 floats that have decays of their own take longer.
     static constexpr bool kIsUniform = kIsQuantised || (kReadsStatesFirst && kSharedDecay && kRows == 4);
