@@ -297,9 +297,9 @@ class ReplayRings:
         cursors: (slots, 4), int32.
         window: live tokens of a slot at most.
         nbytes: bytes of the rings, without the cursors.
-        empty: whether the rings stay empty, because every step puts its tokens in the states at once: it is given
-            single tokens, and by dtypes, the window and the bytes of the states of all slots replay takes less time for
-            no number of sequences. A step is that of `selective_state_update` then.
+        empty: whether the rings never hold a token: they have room for one new token, and with these dtypes, this
+            window and states of as many slots replay takes less time for no number of sequences, or fold is True. Each
+            step is that of `selective_state_update` then, which cannot be given fold=False.
     """
 
     def __init__(
@@ -323,8 +323,8 @@ class ReplayRings:
             cursors: the ReplayRings of another layer, of as many slots and of the same window and tokens, to share its
                 cursors. All layers that share them make every step alike then: unless `fold` says it, the first of
                 them decides for all whether tokens are put in the states at once.
-            fold: that of all steps that are not given it. False lets rings hold tokens though that takes more time, as
-                for states of 16 bits, which are rounded less often so. Layers that share cursors have one.
+            fold: what `update` takes where it is not given. False lets rings hold tokens also where that takes more
+                time: states of 16 bits are rounded less often then. Layers that share cursors have the same.
 
         Raises:
             TypeError: cursors that are no ReplayRings, or arrays of no kind or dtype that is supported.
