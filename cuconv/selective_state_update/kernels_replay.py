@@ -271,27 +271,6 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateQuantisedFoldSingle(_OfRows):
-    """The same with states of codes, by accesses as wide as a thread's can be."""
-
-    masked: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedFoldSingle]:
-        for d_state in D_STATES:
-            for arrays in _arrays(d_state, most_folded):
-                is_common = arrays.pop("index32") and not arrays.pop("stochastic") and arrays["state_t"] in CODES
-                if is_common and is_whole(arrays["state_t"], arrays["vec"]):
-                    for masked in (False, True):
-                        yield cls(d_state, **arrays, masked=masked)
-
-    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences; ValueError when they are too many."""
-        config, division = _divided(self, batch, nheads, ceil_div(headdim, self.tile))
-        return config, {**division, "heads": 1}
-
-
-@dataclass(frozen=True)
 class SelectiveStateUpdateQuantisedFold(WalkedHeads):
     """The same with the next token for states of 8-bit codes and many sequences: warps walk over heads."""
 

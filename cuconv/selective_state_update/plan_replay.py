@@ -23,7 +23,6 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateFold,
     SelectiveStateUpdateFoldSingle,
     SelectiveStateUpdateQuantisedFold,
-    SelectiveStateUpdateQuantisedFoldSingle,
     SelectiveStateUpdateReplay,
     SelectiveStateUpdateReplayFew,
     capacity,
@@ -238,19 +237,25 @@ def choose(
     | SelectiveStateUpdateFold
     | SelectiveStateUpdateFoldSingle
     | SelectiveStateUpdateQuantisedFold
-    | SelectiveStateUpdateQuantisedFoldSingle
 ):
     """The kernel that computes a step."""
     s = o.step
     d_state = s.state.shape[3]
     fits, vec, index32 = capacity(d_state), _vector(o), _fits_index32(o)
-    # Kernels with few arguments read slot 0 in place of one that is not there.
-    if o.fold and index32 and s.has_initial_state is None and _has_strides32(o) and s.state.shape[0]:
+    if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
         if plain._walks_over_heads(s, vec, WALKED[s.x.itemsize]):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
-        single = _fold_single(o, vec)
-        if single is not None:
-            return single
+        if not s.quantised:
+            found = _rows_to_fold(o)
+            if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
+                found["rows"] = min(found["rows"], 2)
+            kernel = SelectiveStateUpdateFoldSingle(**found, crowded=False)
+            if kernel.may_be_crowded:
+                config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
+                usual, most = (blocks * multiprocessors(s.x.device) for blocks in kernel.BLOCKS)
+                kernel = replace(kernel, crowded=usual < config.grid[0] <= most)
+            if s.state.shape[0] and (kernel.masked or plain._has_whole_rows(s, kernel.tile)):
+                return kernel
     if o.fold:
         return SelectiveStateUpdateFold(**_rows_to_fold(o), token=True, stochastic=s.stochastic, index32=index32)
     arrays = _arrays(o)
@@ -275,23 +280,6 @@ def choose(
         index32=index32,
         by_columns=o.rings.live is not None,
     )
-
-
-def _fold_single(
-    o: Operands, vec: int
-) -> SelectiveStateUpdateFoldSingle | SelectiveStateUpdateQuantisedFoldSingle | None:
-    """The kernel that puts single tokens in states at once and has few arguments, where one fits."""
-    s, found = o.step, _rows_to_fold(o)
-    if s.quantised:
-        return SelectiveStateUpdateQuantisedFoldSingle(**found) if is_whole(found["state_t"], vec) else None
-    if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:
-        found["rows"] = min(found["rows"], 2)
-    kernel = SelectiveStateUpdateFoldSingle(**found, crowded=False)
-    if kernel.may_be_crowded:
-        config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
-        usual, most = (blocks * multiprocessors(s.x.device) for blocks in kernel.BLOCKS)
-        kernel = replace(kernel, crowded=usual < config.grid[0] <= most)
-    return kernel if kernel.masked or plain._has_whole_rows(s, kernel.tile) else None
 
 
 def _vector(o: Operands) -> int:

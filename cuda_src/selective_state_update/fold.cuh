@@ -18,7 +18,8 @@ __device__ constexpr int fold_blocks() {
     // compiler wants more, and would spill.
     constexpr bool kIsCommon = kToken && !kMasked && kIndex32 && Rows::kRowsOfGroup <= 4 && kDState <= 128;
     constexpr bool kIsSingle = kIsSame<typename Rows::Operands, FoldSingleOperands>;
-    // 5 sequences of int8 take 6.5 us so, and 7.7 with 4 blocks; 6 with 8 rows 7.3, and 9.1 with 2.
+    // 5 sequences of int8 take 6.5 us so, and 7.7 with 4 blocks; 6 with 8 rows 7.3, and 9.1 with 2. Without
+    // instructions for 8-bit floats the compiler does many rows at once unless registers are few.
     constexpr bool kIsCodes = Rows::kIsQuantised && !kIsWide && kToken && !kMasked && kIndex32 && kDState <= 128 &&
                               Rows::kVecs * sizeof(typename Rows::State) == 16;
     // float32 inputs take twice the registers. 3 sequences of float16 take 5.06 us so, and 6.0 with 2 blocks; 4 of
@@ -26,12 +27,11 @@ __device__ constexpr int fold_blocks() {
     constexpr bool kIsWideSingle = kIsCommon && kIsSingle && kIsWide && sizeof(typename Rows::State) == 2;
     constexpr bool kIsWideCodes =
         Rows::kIsQuantised && kIsWide && kToken && !kMasked && kIndex32 && Rows::kRowsOfGroup <= 4 && kDState <= 128;
-    // Without instructions for 8-bit floats the compiler does many rows at once unless registers are few.
     constexpr bool kIsComputed = kIsSame<typename Rows::State, float8_e4m3fn> && kArch >= 80 && kArch < 89;
     return kIsCodes && Rows::kRowsOfGroup > 4 ? (kArch >= 90   ? 4
                                                  : kIsComputed ? 5
                                                                : 3)
-           : kIsCodes && kArch >= 90          ? (sizeof(typename Rows::State) == 2 ? 4 : 5)
+           : kIsCodes && kArch >= 90          ? 5
            : kIsWideSingle && kArch == 90     ? 7
            : kIsWideCodes && kArch == 90      ? 4
            : !kHasFew                         ? (kIsWide || Rows::kVecs < 8 || Rows::kIsQuantised ? 2 : 3)
@@ -131,11 +131,6 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     if constexpr (Rows::kIsQuantised) {
         if (goes_on) scale = load_scale<Rows>(scale_of_slot<Rows>(p, warp, slot));
     }
-    // Whether the cursor is only asked whether the ring is empty, and is loaded once more where it is not. On an H200 3
-    // sequences of int8 take 4.82 us so and 4.94 otherwise, 8 of int16 11.7 and 11.5, and without rings 4.82 and 11.2.
-    // For other GPUs the compiler would spill.
-    constexpr bool kAsksFirst = kToken && !kRest && kIsHopper && sizeof(typename Rows::State) == 1 &&
-                                kIsSame<typename Rows::Operands, FoldScaledOperands>;
     sync_warp();
     const TokenCursor<Rows> at(s, warp, warp.batch, 0);
     TokenInputs<Rows> inputs;
@@ -149,16 +144,6 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     if (slot < 0 || to < 0) {
         if (kToken && !s.keeps_padding) at.store(s, 0.0f);
         return;
-    }
-    if constexpr (kAsksFirst) {
-        sync_warp();
-        const int word = EmptyRing::load(p, slot);
-        hide_words<Rows>(raw);
-        if (EmptyRing::is_empty(word)) {
-            float* place = scale_of_slot<Rows>(p, warp, slot);
-            store_rows<Rows>(s, warp, raw, scale, from_rows, place, at, parameters, inputs, maps);
-            return;
-        }
     }
     // The cursor comes last: whatever is loaded after it the compiler would put behind the wait for it.
     sync_warp();
@@ -177,7 +162,6 @@ __device__ __forceinline__ void fold_states(const Operands& p, unsigned number) 
     float* place = scale_of_slot<Rows>(p, warp, to);
     if constexpr (kToken && Rows::kIsQuantised) hide_words<Rows>(raw);
     if constexpr (kToken && !kRest) {
-        // Also where the first warp has cleared meanwhile what was left to be committed: all rows have the same bits.
         if (count == 0) {
             store_rows<Rows>(s, warp, raw, scale, targets, place, at, parameters, inputs, maps);
             return;

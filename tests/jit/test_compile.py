@@ -137,7 +137,6 @@ SPILLS = {
     "SelectiveStateUpdateReplayFew": 96,
     "SelectiveStateUpdateQuantised": 72,
     "SelectiveStateUpdateQuantisedFold": 16,
-    "SelectiveStateUpdateQuantisedFoldSingle": 192,
     "SelectiveStateUpdateFoldSingle": 16,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
@@ -163,7 +162,7 @@ Short rows with snapshots and results over x keep up to six words in a few varia
 Tokens put at once in states of 8-bit codes keep one word there before compute capability 9.0, with two blocks of 128
 registers a thread on a multiprocessor, and three words since then with d_state 64 and x of float32.
 Before compute capability 8.9, where 8-bit floats are converted by other instructions, some variants with eight rows of
-them keep up to 18 words there, and up to 48 where tokens are put in states at once.
+them keep up to 18 words there.
 Tokens of float32 put at once in states of 16 bits keep up to four words where an eighth block lets all run at once.
 """
 

@@ -276,12 +276,6 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", fresh=True),
     Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
     Case(5, 2, 37, 128, state_dtype="int8", fold=True, force="rows=8", **SERVED),
-    Case(3, 2, 9, 16, state_dtype="int8", fold=True),
-    Case(3, 2, 9, 112, state_dtype="int8", fold=True),
-    Case(3, 2, 9, 32, state_dtype="int16", A_dtype="", fold=True, committed=True),
-    Case(3, 2, 9, 256, state_dtype="float8_e4m3fn", fold=True, lies="fused"),
-    Case(3, 2, 5, 512, state_dtype="int16", fold=True, dtype="float32"),
-    Case(3, 2, 5, 64, dtype="float16", A_dtype="", fold=True, pool="transposed"),
     Case(3, 2, 70, 128, state_dtype="int16", fold=True, force="rows=8", lies="fused", window=16, live=16),
     # The same where some rings or all are empty.
     Case(5, 4, 8, 128, 2, fold=True, committed=True),

@@ -18,7 +18,6 @@ _FOLD_SOME = _REPLAY + "5-4-8-128-groups_2-fold-committed"
 _FOLD_LEFT = _REPLAY + "3-2-10-128-live_0-fold"
 _FOLD_NONE = _REPLAY + "3-2-48-128-dtype_float16-dtypes_z_B_C-force_rows=8-live_0-fold-committed"
 _FOLD_ROWS = _REPLAY + "3-2-40-128-force_rows=4-fold"
-_FOLD_CODES = _REPLAY + "5-2-37-128-state_dtype_int8-odd-index_int64-force_rows=8-fold"
 _INT8 = _REPLAY + "5-4-8-128-groups_2-state_dtype_int8"
 _WHOLE = _REPLAY + "5-4-64-128-groups_2-window_16-work_1,0"
 _WHOLE_INT8 = _REPLAY + "5-2-64-128-state_dtype_int8-pool_slot_strided-odd-index_int64-forced-work_1,0"
@@ -349,20 +348,6 @@ MUTANTS = (
         "if constexpr (!Traits::kByColumns) {",
         "if constexpr (true) {",
         (_FEW_BY_COLUMNS,),
-    ),
-    Mutant(
-        "A step takes every ring beside 8-bit codes for empty.",
-        _STATES,
-        "if (EmptyRing::is_empty(word)) {",
-        "if (true) {",
-        (_FOLD_CODES,),
-    ),
-    Mutant(
-        "All blocks that put live tokens in codes take the first block's rows.",
-        "selective_state_update/selective_state_update_quantised_fold_single.cu",
-        "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
-        "threadIdx.x",
-        (_FOLD_CODES,),
     ),
     Mutant(
         "All warps of a block that puts live tokens in states take one warp's heads.",
