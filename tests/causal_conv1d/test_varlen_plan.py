@@ -48,6 +48,29 @@ def test_every_element_and_state_is_written_once(p: Problem, are_many: bool) -> 
             patch.setattr(kernels_varlen, "MANY_PREFIXES", 0)
             patch.setattr(plan_varlen, "MANY_SHORT", 0)
         launch = only(plan(p.o))
+    assert_written_once(p, launch)
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "singles", "staged"), [(40, 1, True, False), (20, 20, False, True), (1, 60, False, False)]
+)
+@pytest.mark.parametrize("dim", [100, 136])
+def test_short_rows_are_written_once(dim: int, count: int, length: int, singles: bool, staged: bool) -> None:
+    total = count * length
+    x, weight = place(FLOAT32, (dim, total)).layout, place(FLOAT32, (dim, 4)).layout
+    x = x._replace(device=HOST - 1)
+    starts, slots = Layout((count + 1,), (1,), INT32, 0, 0), place(FLOAT32, (count, dim, 3)).layout
+    out = x._replace(shape=(total, 1, dim), strides=(1, 0, total))
+    o = Operands(x, weight, None, slots, starts, *[None] * 5, (out,), Split(), True, -1)
+    launch = only(plan(o))
+    kernel = launch.kernel
+    assert isinstance(kernel, CausalConv1dVarlenShortrowsFwd)
+    assert (kernel.singles, kernel.staged) == (singles, staged)
+    assert_written_once(Problem(o, tuple(range(0, total + 1, length)), (True,) * count), launch)
+
+
+def assert_written_once(p: Problem, launch: Launch) -> None:
+    """Accesses are aligned, and threads write every element, and every state of a sequence with tokens, once."""
     assert_aligned(p.o, launch)
     assert_ranges_have_their_places(p.o.outs, launch)
     dim, total = p.o.x.shape

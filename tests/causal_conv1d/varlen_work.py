@@ -218,11 +218,15 @@ def rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
 
 
 def short_rows_writes(p: Problem, launch: Launch) -> Iterator[Write]:
-    kernel, tiles, prefixes = launch.kernel, int(numbers_of(launch)["tiles"][0]), p.prefixes()
+    kernel, n, prefixes = launch.kernel, numbers_of(launch), p.prefixes()
     assert isinstance(kernel, CausalConv1dVarlenShortrowsFwd)
+    size = kernel.constants["kSingleChannels"] if kernel.singles else WARP_SIZE
     for block in range(launch.config.grid[0]):
-        group, number = divmod(block, tiles)
-        channels = range(group * WARP_SIZE, min((group + 1) * WARP_SIZE, p.o.x.shape[0]))
+        if kernel.singles:
+            number, group = divmod(block, int(n["channel_groups"][0]))
+        else:
+            group, number = divmod(block, int(n["tiles"][0]))
+        channels = range(group * size, min((group + 1) * size, p.o.x.shape[0]))
         first = number * kernel.tile
         yield Write(channels, tile(p, prefixes, first, kernel.tile))
         for sequence, begin in enumerate(p.starts):
