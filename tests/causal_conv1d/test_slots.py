@@ -40,7 +40,7 @@ def finals(case: Any, values: dict[str, Array]) -> dict[int, tuple[int, slice]]:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_state_that_moves_has_the_bits_that_it_has_in_place(run: Runner) -> None:
-    prebuild(run, MOVED)
+    prebuild(run, [*MOVED, *(replace(case, moved=False) for case in MOVED)])
     for case in MOVED:
         values = case.inputs()
         pool = "conv_states" if "conv_states" in values else "conv_state"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -19,11 +18,12 @@ from cuconv.causal_conv1d.kernels_varlen_over import (
 )
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig
-from cuconv.runtime.plan import Launch
 from cuconv.selective_scan.kernels import SelectiveScanBwdStart
-from tests import cases, emulator
+from tests import emulator
 from tests.emulator.family import EmulatedArray, scheduled
 from tests.families.test_numerics import place_arguments
+from tests.families.test_numerics_emulated import UNIT, launched
+from tests.support import sampling
 from tests.support.discovery import op_kernels
 from tests.support.placement import Array, Placed
 
@@ -56,28 +56,36 @@ WRITES_ALONE = ("token", "empty")
 
 
 @cache
-def sample(cls: type[Kernel], needs_vectors: bool = False) -> tuple[Any, Sequence[Launch]]:
-    """The first small case that runs this kernel, in tensors without negative strides, and its launches."""
-    for case in cases.tables("UNIT"):
-        launches = case.launches()
-        kernel = next((launch.kernel for launch in launches if type(launch.kernel) is cls), None)
-        if kernel is None or any(placement.is_backward for placement in case.placements().values()):
+def samples(cls: type[Kernel], needs_vectors: bool = False) -> list[Any]:
+    """Two small cases that run this kernel, in tensors without negative strides: the first of those that every run has,
+    so that their kernels are built anyway, and the first of all, for what does not show in the other one.
+    """
+    found = [next(fit(cls, needs_vectors, numbers), None) for numbers in (needed(), range(len(UNIT)))]
+    return [case for case in found if case is not None]
+
+
+@cache
+def needed() -> list[int]:
+    return sampling.needed(launched())
+
+
+def fit(cls: type[Kernel], needs_vectors: bool, numbers: Iterable[int]) -> Iterator[Any]:
+    """The small cases with these numbers in which errors of the kernel would show."""
+    for number in numbers:
+        kernel = next((launch.kernel for launch in launched()[number] if type(launch.kernel) is cls), None)
+        if kernel is None or not all(getattr(kernel, axis, True) for axis in WRITES_ALONE):
             continue
-        if not all(getattr(kernel, axis, True) for axis in WRITES_ALONE):
-            continue
-        if not needs_vectors or getattr(kernel, "vec", 2) > 1:
-            return case, launches
-    raise LookupError(f"no small case runs {cls.__name__}")
+        case = UNIT[number].values[0]
+        is_backward = any(placement.is_backward for placement in case.placements().values())
+        if not is_backward and (not needs_vectors or getattr(kernel, "vec", 2) > 1):
+            yield case
 
 
 @pytest.fixture(scope="module", autouse=True)
 def prebuilt() -> None:
-    samples = []
-    for cls, needs_vectors in [*((cls, False) for cls in op_kernels()), *((cls, True) for cls in WITH_VECTORS)]:
-        # Where there is no case, only this kernel's own tests fail.
-        with contextlib.suppress(LookupError):
-            samples.append(sample(cls, needs_vectors))
-    emulator.prebuild(launch.kernel for _, launches in samples for launch in launches)
+    wanted = [*((cls, False) for cls in op_kernels()), *((cls, True) for cls in WITH_VECTORS)]
+    first = [case for each in wanted for case in samples(*each)[:1]]
+    emulator.prebuild(launch.kernel for case in first for launch in case.launches())
 
 
 @dataclass(frozen=True)
@@ -111,10 +119,9 @@ class Recorded:
 
 
 @cache
-def recorded(cls: type[Kernel], needs_vectors: bool = False) -> Recorded:
-    """The last launch of the kernel in the first small case that runs it."""
-    case, launches = sample(cls, needs_vectors)
-    *_, planned = (launch.kernel for launch in launches if type(launch.kernel) is cls)
+def recorded(case: Any, cls: type[Kernel]) -> Recorded:
+    """The last launch of the kernel in a case."""
+    *_, planned = (launch.kernel for launch in case.launches() if type(launch.kernel) is cls)
     found: list[Recorded] = []
     run = emulator.run
 
@@ -141,7 +148,7 @@ def call(case: Any, seed: int = 0) -> dict[str, Placed]:
 
 @pytest.mark.parametrize("cls", op_kernels())
 def test_no_order_of_threads_and_blocks_changes_a_bit(cls: type[Kernel]) -> None:
-    case, _ = sample(cls)
+    case = samples(cls)[0]
     first, *others = (call(case, seed) for seed in ORDERS)
     for other in others:
         assert all(other[name].buffer.tobytes() == placed.buffer.tobytes() for name, placed in first.items())
@@ -150,13 +157,19 @@ def test_no_order_of_threads_and_blocks_changes_a_bit(cls: type[Kernel]) -> None
 Change = Callable[[Array], Array]
 
 
-def assert_one_is_found(launch: Recorded, changes: Iterable[tuple[str, Change]], text: str) -> None:
-    """One of these changes of a tensor gives an error with this text, which says where."""
-    for name, change in changes:
-        if re.search(text, error := launch.finding(name, change)):
-            assert_is_in_device_code(launch.kernel, launch.sharing(name), error)
-            return
-    raise AssertionError(f"no change of a tensor of {launch.kernel.expression} was found as {text}")
+def assert_one_is_found(
+    cls: type[Kernel], samples: Iterable[Any], changes: Callable[[Recorded], Iterable[tuple[str, Change]]], text: str
+) -> None:
+    """In a launch of one of these cases, one of the changes of a tensor gives an error with this text, which says
+    where.
+    """
+    for case in samples:
+        launch = recorded(case, cls)
+        for name, change in changes(launch):
+            if re.search(text, error := launch.finding(name, change)):
+                assert_is_in_device_code(launch.kernel, launch.sharing(name), error)
+                return
+    raise AssertionError(f"no change of a tensor of {cls.__name__} was found as {text}")
 
 
 def shorter(by: float, array: Array) -> Array:
@@ -173,18 +186,20 @@ ACCESSES.remove((CausalConv1dVarlenOvershortFwd, "WRITE"))
 
 @pytest.mark.parametrize(("cls", "access"), ACCESSES)
 def test_a_tensor_that_is_shorter_than_planned_is_found(cls: type[Kernel], access: str) -> None:
-    launch = recorded(cls)
-    names = launch.tensors if access == "READ" else launch.written
-    # A kernel may leave much of scratch to others, but not all of it.
-    changes = ((name, partial(shorter, by)) for by in (0.0, 0.5, 0.999) for name in names)
-    assert_one_is_found(launch, changes, f"{access} of size")
+    def changes(launch: Recorded) -> Iterable[tuple[str, Change]]:
+        names = launch.tensors if access == "READ" else launch.written
+        # A kernel may leave much of scratch to others, but not all of it.
+        return ((name, partial(shorter, by)) for by in (0.0, 0.5, 0.999) for name in names)
+
+    assert_one_is_found(cls, samples(cls), changes, f"{access} of size")
 
 
 @pytest.mark.parametrize("cls", WITH_VECTORS)
 def test_a_tensor_that_is_less_aligned_than_planned_is_found(cls: type[Kernel]) -> None:
-    launch = recorded(cls, needs_vectors=True)
-    names = (name for name in IN_VECTORS if name in launch.tensors)
-    assert_one_is_found(launch, ((name, one_element_on) for name in names), "misaligned address")
+    def changes(launch: Recorded) -> Iterable[tuple[str, Change]]:
+        return ((name, one_element_on) for name in IN_VECTORS if name in launch.tensors)
+
+    assert_one_is_found(cls, samples(cls, needs_vectors=True), changes, "misaligned address")
 
 
 def one_element_on(array: Array) -> Array:

@@ -6,6 +6,8 @@ call, too. Scans of packed sequences do so where the kernel takes one token afte
 elsewhere, and between scans and state updates, results agree within rounding errors. On NumPy arrays a state is float64
 within a call and rounded between calls, so that scans and state updates of the same tokens in the same calls agree, but
 not chunks.
+
+The emulator has some of the convolutions, drawn anew in every run; with CUCONV_EVERY=1 in the environment all.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import pytest
 import cuconv
 from cuconv.runtime.dtypes import BY_NAME
 from tests.emulator.family import emulated
+from tests.support import sampling
 from tests.support.placement import Array
 
 LENGTHS = (13, 1, 6)
@@ -210,16 +213,23 @@ CONVOLUTIONS = [
     *(Convolution(4, "bfloat16", axis, dim=32, pool_by=axis) for axis in ("channels", "tokens")),
 ]  # fmt: skip
 WIDE = [
-    pytest.param(Convolution(width, "bfloat16", axis, dim=32, pool_by=pool_by), marks=pytest.mark.gpu)
+    Convolution(width, "bfloat16", axis, dim=32, pool_by=pool_by)
     for width in (1, 2, 4, 7, 16)
     for axis in ("channels", "tokens")
     for pool_by in ("channels", "tokens")
 ]
-"""Convolutions for which the emulator would have to build many kernels."""
-EACH_CONVOLUTION = pytest.mark.parametrize("case", [*CONVOLUTIONS, *WIDE], ids=str)
+"""Convolutions for which the emulator would have to build many kernels: a GPU alone has them."""
+EMULATED = CONVOLUTIONS if sampling.EVERY else sampling.drawn(CONVOLUTIONS, 3)
+EACH_CONVOLUTION = pytest.mark.parametrize(
+    ("case", "call"),
+    [
+        *(pytest.param(case, on_numpy, id=f"{case}-numpy") for case in CONVOLUTIONS),
+        *(pytest.param(case, on_emulator, id=f"{case}-emulator") for case in EMULATED),
+        *(pytest.param(case, on_gpu, id=f"{case}-gpu", marks=pytest.mark.gpu) for case in [*CONVOLUTIONS, *WIDE]),
+    ],
+)
 
 
-@EACH_CALLER
 @EACH_CUT
 @EACH_CONVOLUTION
 def test_a_prefill_in_chunks_is_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
@@ -229,7 +239,6 @@ def test_a_prefill_in_chunks_is_the_whole_prefill(case: Convolution, cuts: Cuts,
         assert case.prefilled(call, cuts, columns, **more).bits() == case.prefilled(call, WHOLE, columns, **more).bits()
 
 
-@EACH_CALLER
 @pytest.mark.parametrize("cuts", CUTS, indirect=True)
 @EACH_CONVOLUTION
 def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
@@ -247,7 +256,6 @@ def test_update_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call:
             assert not progress.pool[list(SLOTS), :, halo:].any()
 
 
-@EACH_CALLER
 @EACH_CUT
 @EACH_CONVOLUTION
 def test_ring_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: Caller) -> None:
@@ -262,7 +270,6 @@ def test_ring_steps_are_the_whole_prefill(case: Convolution, cuts: Cuts, call: C
         assert progress.pool[slot][:, held].tobytes() == whole.pool[slot, :, 2:].tobytes()
 
 
-@EACH_CALLER
 @EACH_CONVOLUTION
 @pytest.mark.parametrize("seed", range(3))
 def test_prefills_and_steps_of_all_kinds_share_the_first_columns(case: Convolution, seed: int, call: Caller) -> None:
@@ -289,7 +296,6 @@ def test_prefills_and_steps_of_all_kinds_share_the_first_columns(case: Convoluti
     assert progress.bits(slice(0, halo)) == whole.bits(slice(0, halo))
 
 
-@EACH_CALLER
 @EACH_CONVOLUTION
 def test_a_dense_convolution_in_chunks_is_the_whole_and_the_packed_one(case: Convolution, call: Caller) -> None:
     packed = case.prefilled(call, WHOLE, case.width - 1).bits()[0]

@@ -1,8 +1,8 @@
 """Kernels compiled for every architecture, without a GPU: no spills, no stack.
 
 There are too many variants to compile them all. A covering set has every value of every axis, every pair of vector
-width and dtype, and of the other pairs of values many. One architecture compiles a third of it, each of the others a
-thirty-sixth of a set of its own; which part, follows from the source, so that another state of it compiles another one.
+width and dtype, and of the other pairs of values many. One architecture compiles a quarter of it, each of the others a
+forty-eighth of a set of its own; which part, follows from the source, so that another state of it compiles another one.
 With CUCONV_EVERY=1 in the environment all of it is compiled. What the compiler said is kept in pytest's cache under the
 digest of all that decides it.
 """
@@ -31,7 +31,7 @@ from tests.support.processors import processors
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 THOROUGH = 90
-SHARES = {arch: 3 if arch == THOROUGH else 36 for arch in ARCHS}
+SHARES = {arch: 4 if arch == THOROUGH else 48 for arch in ARCHS}
 """The variants of a covering set, as a multiple of those of them that are compiled, by architecture."""
 
 CORE = ("vec", "input_t")

@@ -21,7 +21,7 @@ RUNS = [emulated, pytest.param(on_gpu, marks=pytest.mark.gpu)]
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_state_that_moves_has_the_bits_that_it_has_in_place(run: Runner) -> None:
-    prebuild(run, MOVED)
+    prebuild(run, [*MOVED, *(replace(case, moved=False) for case in MOVED)])
     for case in MOVED:
         values = case.inputs()
         moved = run(case, values)
