@@ -41,9 +41,11 @@ def available() -> str | None:
     return compiler.missing()
 
 
-def prebuild(kernels: Iterable[Kernel]) -> None:
-    """Build many kernels at once, on all cores; `run` builds what is missing one by one."""
-    compiler.build(kernels)
+def prebuild(kernels: Iterable[Kernel], odd_seeds: bool = True) -> None:
+    """Build many kernels at once, on all cores, for runs with even seeds and perhaps odd ones; `run` builds what is
+    missing one by one.
+    """
+    compiler.build(kernels, ordinary=odd_seeds)
 
 
 def run(

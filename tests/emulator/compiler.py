@@ -120,14 +120,17 @@ def library(kernel: Kernel, ordinary: bool = False) -> Path:
     return unit.find(kernel) or unit.build([kernel])
 
 
-def build(kernels: Iterable[Kernel]) -> None:
-    """Build all kernels that are not built yet, several in one library and several libraries at a time."""
+def build(kernels: Iterable[Kernel], ordinary: bool = True) -> None:
+    """Build all kernels that are not built yet, several in one library and several libraries at a time.
+
+    Those that ask how they start are built for ordinary launches as well if wanted.
+    """
     units: dict[tuple[type[Kernel], str], list[Kernel]] = {}
     for kernel in dict.fromkeys(kernels):
         units.setdefault((type(kernel), kernel.unit), []).append(kernel)
     absent: list[tuple[_Unit, list[Kernel]]] = []
     for of_unit in units.values():
-        for unit in (_Unit(of_unit[0], ordinary) for ordinary in {False, asks_how_it_starts(of_unit[0])}):
+        for unit in (_Unit(of_unit[0], way) for way in {False, ordinary and asks_how_it_starts(of_unit[0])}):
             absent.append((unit, unit.absent(of_unit)))
     most = variants_a_build(sum(len(wanted) for _, wanted in absent), processors())
     tasks: list[tuple[_Unit, Sequence[Kernel]]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from tests.support.runners import Runner, Values, emulated, on_gpu, prebuild
 RUNS = [emulated, pytest.param(on_gpu, marks=pytest.mark.gpu)]
 EACH_RUN = pytest.mark.parametrize("run", RUNS)
 EACH_CODE = pytest.mark.parametrize("dtype", CODES, ids=str)
-SEEDS = pytest.mark.parametrize("seed", [None, 2**63 + 5], ids=["nearest", "random"])
 
 
 def codes(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> tuple[Array, Array]:
@@ -32,17 +32,22 @@ def codes(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> 
     return values.astype(dtype.numpy), scales.astype(np.float32)
 
 
-@EACH_RUN
-@EACH_CODE
-@SEEDS
-@pytest.mark.parametrize("kind", ["few", "lanes", "tiles"])
-def test_codes_have_the_bits_that_a_decode_step_stores(kind: str, seed: int | None, dtype: DType, run: Runner) -> None:
-    """Tokens of no duration leave states alone: what is stored is what rounding makes of what was there."""
+def prefill_and_step(kind: str, seed: int | None, dtype: DType) -> tuple[Case, Step]:
     dim, batch, d_state = {"few": (35, "9x1", 12), "lanes": (9, "9x1", 40), "tiles": (35, "9x200", 16)}[kind]
     layout: Any = {"layout": "channels"} if kind == "lanes" else {}
     prefill = Case(dim, batch, d_state, state_dtype=str(dtype), initial="all", seed=seed, dtype="float32", **layout)
-    step = Step(9, 0, dim, d_state, state_dtype=str(dtype), dtype="float32", seed=seed)
-    prebuild(run, [prefill])
+    return prefill, Step(9, 0, dim, d_state, state_dtype=str(dtype), dtype="float32", seed=seed)
+
+
+HANDOVERS = {each: prefill_and_step(*each) for each in product(("few", "lanes", "tiles"), (None, 2**63 + 5), CODES)}
+
+
+@EACH_RUN
+@pytest.mark.parametrize(("kind", "seed", "dtype"), HANDOVERS, ids=str)
+def test_codes_have_the_bits_that_a_decode_step_stores(kind: str, seed: int | None, dtype: DType, run: Runner) -> None:
+    """Tokens of no duration leave states alone: what is stored is what rounding makes of what was there."""
+    prebuild(run, [each for both in HANDOVERS.values() for each in both])
+    prefill, step = HANDOVERS[kind, seed, dtype]
     values = prefill.inputs()
     values["delta"][...] = values["delta_bias"][...] = -np.inf
     start, scales = codes(dtype, values["ssm_states"].shape, np.random.default_rng(3))

@@ -124,12 +124,17 @@ def exact_call(case: Case) -> tuple[Values, Array]:
 
 
 EXACT = Case(*(7, 4, 5, 128, 2), tokens=3, dtype="float32", without="all", softplus=False, targets="each", steps="row")
+ROUNDED = {
+    (seed, dtype): replace(EXACT, state_dtype=str(dtype), seed=seed, per_head="A dt" if seed in (None, 0) else "")
+    for seed in (None, 0, 2**64 - 3, "array")
+    for dtype in CODES
+}
 
 
-@EACH_CODE
-@pytest.mark.parametrize("seed", [None, 0, 2**64 - 3, "array"], ids=str)
-def test_a_kernel_rounds_bit_by_bit_as_numpy(dtype: DType, seed: Any, run: Runner) -> None:
-    case = replace(EXACT, state_dtype=str(dtype), seed=seed, per_head="A dt" if seed in (None, 0) else "")
+@pytest.mark.parametrize(("seed", "dtype"), ROUNDED, ids=str)
+def test_a_kernel_rounds_bit_by_bit_as_numpy(seed: Any, dtype: DType, run: Runner) -> None:
+    prebuild(run, ROUNDED.values())
+    case = ROUNDED[seed, dtype]
     values, states = exact_call(case)
     got = run(case, values)
     number = seed if isinstance(seed, int) else int(values["rand_seed"][0]) % 2**64 if seed else None
@@ -185,15 +190,20 @@ def single_steps(case: Case, values: Values, path: list[int], run: Runner) -> Va
     return got
 
 
+def pairs_of_trees(dtype: DType, per_head: str) -> tuple[Case, Case]:
+    """Trees of tokens, and one of their tokens alone."""
+    case = Case(2, 2, 6, 128, tokens=4, tree=True, steps="row", state_dtype=str(dtype), per_head=per_head)
+    return case, replace(case, tokens=None, steps=None, tree=False)
+
+
 @EACH_CODE
 @pytest.mark.parametrize("per_head", ["all", ""], ids=["per_head", "per_element"])
 def test_a_token_of_a_tree_has_the_bits_of_single_steps_along_its_path(
     dtype: DType, per_head: str, run: Runner
 ) -> None:
     """Codes, scales and results: one token of many is computed as one alone, and follows what was stored."""
-    case = Case(2, 2, 6, 128, tokens=4, tree=True, steps="row", state_dtype=str(dtype), per_head=per_head)
-    one = replace(case, tokens=None, steps=None, tree=False)
-    prebuild(run, [case, one])
+    prebuild(run, [each for code in CODES for way in ("all", "") for each in pairs_of_trees(code, way)])
+    case, one = pairs_of_trees(dtype, per_head)
     values = {**case.inputs(), "parents": np.array([[-1, 0, 0, 1], [0, 0, 0, 1]])}
     got = run(case, values)
     slots, rows = values["state_batch_indices"], values["intermediate_state_indices"]
@@ -206,13 +216,18 @@ def test_a_token_of_a_tree_has_the_bits_of_single_steps_along_its_path(
         assert_same_bits(got[pool][slots], got[buffer][rows, 3], "the last token's state")
 
 
+def pairs_of_single_tokens(dtype: DType, seed: int | None) -> tuple[Case, Case]:
+    """One token whose state is also kept elsewhere, and one whose state is not."""
+    case = Case(3, 2, 20, 128, 2, tokens=1, state_dtype=str(dtype), seed=seed, steps="row", **PER_HEAD)
+    return case, replace(case, tokens=None, steps=None)
+
+
 @EACH_CODE
 @pytest.mark.parametrize("seed", [None, 7], ids=["nearest", "random"])
 def test_one_token_has_the_bits_of_one_whose_state_is_kept(dtype: DType, seed: int | None, run: Runner) -> None:
     """Another way through the kernel, which shares no lane's rows."""
-    case = Case(3, 2, 20, 128, 2, tokens=1, state_dtype=str(dtype), seed=seed, steps="row", **PER_HEAD)
-    one = replace(case, tokens=None, steps=None)
-    prebuild(run, [case, one])
+    prebuild(run, [each for code in CODES for way in (None, 7) for each in pairs_of_single_tokens(code, way)])
+    case, one = pairs_of_single_tokens(dtype, seed)
     values = case.inputs()
     got, alone = run(case, values), single_steps(one, values, [0], run)
     assert_same_bits(got["out"][:, 0], alone["out"], "out")
@@ -222,14 +237,19 @@ def test_one_token_has_the_bits_of_one_whose_state_is_kept(dtype: DType, seed: i
         assert_same_bits(got[buffer][rows, 0], alone[pool][slots], buffer)
 
 
+def in_units_of_rows(dtype: DType) -> list[Case]:
+    """A token whose state is also kept elsewhere, and the same without, as a call of its size and of a larger one."""
+    case = Case(3, 4, 64, 128, 2, dtype="float32", state_dtype=str(dtype), odd=True, **PER_HEAD)
+    kept, larger = replace(case, tokens=1, steps="row"), replace(case, force="heads=1")
+    return [kept, case, larger][: 2 + (dtype in BYTES)]
+
+
 @EACH_CODE
 @pytest.mark.parametrize("spread", [0, 40, 100])
 def test_units_of_rows_change_no_bits(dtype: DType, spread: int, run: Runner) -> None:
     """Decays and inputs of any ratio, in one token, which takes rows in units of their own, and in larger calls."""
-    case = Case(3, 4, 64, 128, 2, dtype="float32", state_dtype=str(dtype), odd=True, **PER_HEAD)
-    kept, larger = replace(case, tokens=1, steps="row"), replace(case, force="heads=1")
-    others = [case, larger][: 1 + (dtype in BYTES)]
-    prebuild(run, [kept, *others])
+    prebuild(run, [each for code in CODES for each in in_units_of_rows(code)])
+    kept, *others = in_units_of_rows(dtype)
     values, random = kept.inputs(), np.random.default_rng(6)
     for name in ("x", "state_scale"):
         values[name][...] *= np.ldexp(1.0, random.integers(-spread, spread + 1, values[name].shape)).astype(np.float32)
