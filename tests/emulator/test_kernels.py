@@ -158,12 +158,12 @@ Change = Callable[[Array], Array]
 
 
 def assert_one_is_found(
-    cls: type[Kernel], samples: Iterable[Any], changes: Callable[[Recorded], Iterable[tuple[str, Change]]], text: str
+    cls: type[Kernel], cases: Iterable[Any], changes: Callable[[Recorded], Iterable[tuple[str, Change]]], text: str
 ) -> None:
     """In a launch of one of these cases, one of the changes of a tensor gives an error with this text, which says
     where.
     """
-    for case in samples:
+    for case in cases:
         launch = recorded(case, cls)
         for name, change in changes(launch):
             if re.search(text, error := launch.finding(name, change)):
