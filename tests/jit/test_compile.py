@@ -1,4 +1,4 @@
-"""Kernels compiled for every architecture, without a GPU: no spills where they were measured, few elsewhere.
+"""Kernels compiled for every architecture, without a GPU: no spills but those that are known.
 
 There are too many variants to compile them all. A covering set has every value of every axis, every pair of vector
 width and dtype, and of the other pairs of values many. One architecture compiles a quarter of it, each of the others a
@@ -138,7 +138,7 @@ SPILLS = {
     "SelectiveStateUpdateQuantisedFold": 16,
     "SelectiveStateUpdateFoldSingle": 16,
 }
-"""Bytes per thread that kernels may keep in local memory on the architecture that they were measured on; others none.
+"""Bytes per thread that kernels may keep in local memory, none where not named.
 
 The tiles of scans access it once a tile and not in their loops over states: on an H200 a block fewer on a
 multiprocessor costs them more (0.47 ms instead of 0.34 for 8192 channels of 4096 tokens); those with snapshots need the
@@ -158,25 +158,45 @@ them: 96 us instead of 99 for 2048 sequences of two tokens. With normalised head
 Gradients of rows by short blocks keep a word there in a few variants, so that a multiprocessor has eight blocks: 28.2
 us instead of 30.0 with seven or six for 16 channels of 2**20 tokens.
 Short rows with snapshots and results over x keep up to six words in a few variants, even with 80 registers.
-Tokens put at once in states of 8-bit codes keep three words there with d_state 64 and x of float32.
+Tokens put at once in states of 8-bit codes keep one word there before compute capability 9.0, with two blocks of 128
+registers a thread on a multiprocessor, and three words since then with d_state 64 and x of float32.
 Tokens of float32 put at once in states of 16 bits keep up to four words where an eighth block lets all run at once.
 """
 
-ELSEWHERE = 192
-"""Bytes per thread that every kernel may keep there on other architectures. Bounds on registers are those that were
-fastest on an H200. Nothing has been measured on other GPUs, for which the compiler needs other numbers of registers: of
-3834 variants of the covering sets 26 keep more there than SPILLS says, up to 46 words.
+ELSEWHERE = {
+    ("CausalConv1dChannellastFwd", 120): 24,
+    ("CausalConv1dChannellastVarlenBwd", 100): 40,
+    ("CausalConv1dChannellastVarlenBwd", 120): 40,
+    ("CausalConv1dOddchannelsFwd", 75): 148,
+    ("CausalConv1dShortrowsBwd", 80): 48,
+    ("CausalConv1dVarlenL2normShortFwd", 75): 100,
+    ("CausalConv1dVarlenShortrowsFwd", 100): 16,
+    ("CausalConv1dVarlenShortrowsFwd", 120): 40,
+    ("CausalConv1dWideFwd", 89): 8,
+    ("SelectiveScanBwd", 80): 28,
+    ("SelectiveScanBwd", 100): 100,
+    ("SelectiveScanBwd", 120): 96,
+    ("SelectiveScanBwdStates", 75): 16,
+    ("SelectiveScanVarlenFwd", 86): 184,
+    ("SelectiveScanVarlenFwd", 89): 88,
+    ("SelectiveStateUpdateDecays", 100): 8,
+    ("SelectiveStateUpdateQuantised", 86): 76,
+}
+"""Bytes per thread that variants of covering sets keep in local memory on architectures where SPILLS allows fewer.
+
+Bounds on registers are those that were fastest on an H200, and the compiler needs other numbers of registers for other
+GPUs. Whether other bounds would be faster there has not been measured.
 """
 
 
 def allowed(cls: type[Kernel], arch: int) -> int:
     own = SPILLS.get(cls.__name__, 0)
-    return own if arch == THOROUGH else max(own, ELSEWHERE)
+    return max(own, ELSEWHERE.get((cls.__name__, arch), 0))
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("cls", all_kernels())
-def test_kernels_compile_with_few_spills(cls: type[Kernel], arch: int, request: pytest.FixtureRequest) -> None:
+def test_kernels_compile_without_spills(cls: type[Kernel], arch: int, request: pytest.FixtureRequest) -> None:
     if arch not in nvrtc.supported_archs():
         pytest.skip(f"this NVRTC does not compile for sm_{arch}")
     rows = part_of(covering(cls, arch), cls, arch)
