@@ -238,7 +238,10 @@ def speed_up(rows: Sequence[Kernel]) -> float | None:
 
 
 def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Host]:
-    """Until a call returns: of CuPy arrays and, where torch is, tensors; results given and not, and the call bound."""
+    """Until a call returns: of CuPy arrays and, where torch is, tensors; results given and not, and the call bound.
+
+    Only public functions can be bound.
+    """
     machine.release()
     function = called(workload)
     arrays, outs = machine.arrays(workload, 0), machine.outs(workload)
@@ -253,5 +256,6 @@ def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Ho
         for given in (None, outs):
             seconds = machine.host_time(partial(function, **workload.call(arrays, given)), calls)
             yield Host(workload.function, dict(workload.sizes), library, given is not None, seconds * 1e6)
-        seconds = machine.host_time(cuconv.bind(function, **workload.call(arrays, outs)), calls)
-        yield Host(workload.function, dict(workload.sizes), library, True, seconds * 1e6, bound=True)
+        if workload.through is None:
+            seconds = machine.host_time(cuconv.bind(function, **workload.call(arrays, outs)), calls)
+            yield Host(workload.function, dict(workload.sizes), library, True, seconds * 1e6, bound=True)

@@ -280,3 +280,10 @@ def test_the_host_does_not_queue_up_seconds_of_work(kernel_us: float, calls: int
     machine = FakeMachine()
     assert list(measure.hosts(machine, CONV, kernel_us))
     assert set(machine.host_calls) == {calls}
+
+
+@pytest.mark.parametrize("blocks", [0, 16])
+def test_what_is_no_public_function_is_not_bound(blocks: int) -> None:
+    workload = MAKERS["selective_scan_varlen_fn"](sequences="7+3", dim=8, **({"blocks": blocks} if blocks else {}))
+    rows = list(measure.hosts(FakeMachine(), workload, 1.0))
+    assert any(row.bound for row in rows) is not bool(blocks) and not all(row.bound for row in rows)
