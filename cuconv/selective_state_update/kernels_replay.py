@@ -20,7 +20,15 @@ from cuconv.runtime.launch import (
     fast_div,
     vectors,
 )
-from cuconv.selective_state_update.kernels import MAX_D_STATE, ROWS, SelectiveStateUpdateSingle, WalkedHeads, lanes
+from cuconv.selective_state_update.kernels import (
+    FEW_ROWS,
+    MAX_D_STATE,
+    ROWS,
+    SelectiveStateUpdateQuantisedSingle,
+    SelectiveStateUpdateSingle,
+    WalkedHeads,
+    lanes,
+)
 
 D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
@@ -268,6 +276,31 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""
         return _divided(self, batch, nheads, ceil_div(headdim, self.tile))
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateQuantisedFoldSingle(_OfRows):
+    """The same for states of codes, and B and C of 16 bits."""
+
+    EARLY = SelectiveStateUpdateQuantisedSingle.EARLY
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedFoldSingle]:
+        for d_state in D_STATES:
+            for arrays in _arrays(d_state, most_folded):
+                has_few = arrays.pop("index32") and not arrays.pop("stochastic") and arrays["rows"] <= FEW_ROWS
+                if has_few and cls.takes(d_state, arrays["state_t"], arrays["b_t"], arrays["vec"]):
+                    yield cls(d_state, **arrays)
+
+    @staticmethod
+    def takes(d_state: int, state_t: DType, b_t: DType, vec: int) -> bool:
+        """Whether it is compiled for such arrays."""
+        return state_t in CODES and is_whole(state_t, vec) and b_t.itemsize == 2 and d_state <= 128
+
+    def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many sequences; ValueError when they are too many."""
+        config, division = _divided(self, batch, nheads, ceil_div(headdim, self.tile))
+        return config, {**division, "heads": 1}
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from cuconv.runtime.dtypes import CODES, FLOAT32, INT16, INT64, DType
+from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT16, FLOAT32, INT16, INT64, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, strides_or_zeros
+from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_state_update.kernels import (
     BYTES,
@@ -31,6 +32,7 @@ from cuconv.selective_state_update.kernels import (
     lanes,
     most_rows,
 )
+from cuconv.selective_state_update.kernels_replay import SelectiveStateUpdateQuantisedFoldSingle
 
 LARGE = 192 * 2**20
 """Bytes of states that are a few times an L2 cache. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach 0.95
@@ -52,10 +54,11 @@ PAIRED = (64, 128)
 """The d_state of such states. With 16, 32 sequences take 11.2 us so and 10.2 with four rows; with 256, 8 take 35.9 and
 35.3."""
 
-WALKED = 4 * 2**20
-"""Bytes of codes from which warps walk over heads. Measured on an H200 for Mamba-2 with 128 heads and int8: 3 MiB take
-5.0 us otherwise and 5.6 so, 4 MiB 6.4 and 6.0, 6 MiB 7.6 and 7.1, with x of float32 11.0 and 7.4; 16 MiB 14.4 and 12.5,
-64 MiB 43.1 and 39.2, 256 MiB 166 and 142. Of float8_e4m3fn 4 MiB take 6.2 and 6.1, with x of float16 6.0 and 6.1."""
+WALKED = {2: 7 * 2**20, 4: 4 * 2**20}
+"""Bytes of codes from which warps walk over heads, by the bytes of an element of x. Measured on an H200 for Mamba-2
+with 128 heads: 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us otherwise, and 7.5, 7.7 and 7.9 so; with x of float32
+3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166
+and 142."""
 
 MAX_HEADS = 1
 """Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
@@ -63,12 +66,20 @@ MAX_HEADS = 1
 MANY_WARPS = 1024
 """Warps below which a group of lanes takes fewer rows, so that more warps share the work."""
 
+AT_ONCE = {BFLOAT16: 5, FLOAT16: 4}
+"""Blocks of SelectiveStateUpdateQuantisedSingle on a multiprocessor, by the dtype of B and C. Codes have as few rows,
+two at least, as let all blocks run at once. Measured on an H200 for Mamba-2 with 128 heads: 2, 4 and 5 sequences of
+int8 take 3.97, 5.52 and 6.35 us so and 4.20, 6.09 and 7.18 with twice as many rows; 3 take 5.66 with two and 4.91 with
+four, 6 8.55 with four and 7.60 with eight; 4 and 6 of int16 6.8 and 10.2 with four, and 7.3 and 9.1 with eight."""
 
 SHARED_ROWS = 2**15
 """Rows of all sequences from which two sequences of 16-bit states share what SelectiveStateUpdateDecays loads of A. On
 an H200 8192 rows of bfloat16 take 2.65 us so and 2.61 otherwise in 2 sequences, 2.92 and 3.00 in 4, 12.4 and 12.9 in
 64.
 """
+
+
+Codes = TypeVar("Codes", SelectiveStateUpdateQuantisedSingle, SelectiveStateUpdateQuantisedFoldSingle)
 
 
 class Operands(NamedTuple):
@@ -192,7 +203,7 @@ def choose(
     many |= o.stochastic and not o.quantised
     chosen, index32 = _is_chosen(o), _fits_index32(o)
     has_strides32 = index32 and not (many or chosen) and _has_strides32(o)
-    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED):
+    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED[o.x.itemsize]):
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
@@ -214,7 +225,8 @@ def choose(
             return single
         return replace(single, whole=True, moved=o.dst_state_batch_indices is not None)
     if has_strides32 and not o.stochastic and d_state <= max(D_STATES):
-        return SelectiveStateUpdateQuantisedSingle(**division, stream=stream)
+        codes = SelectiveStateUpdateQuantisedSingle(**division, stream=stream)
+        return _fewest_rows(o, codes) if shared_decay else codes
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
         **division,
@@ -225,6 +237,20 @@ def choose(
         # Without several tokens or a choice, and where codes are rounded at random, offsets have 64 bits.
         index32=index32 and (many or chosen) and not (o.quantised and o.stochastic),
     )
+
+
+def _fewest_rows(o: Operands, kernel: Codes) -> Codes:
+    """The kernel with as few rows per group of lanes, two at least, as let all blocks run at once."""
+    has_few_lanes = lanes(kernel.d_state, kernel.vec, kernel.state_t) <= FEW_LANES
+    while kernel.rows > 2 and not has_few_lanes and _is_at_once(o, fewer := replace(kernel, rows=kernel.rows // 2)):
+        kernel = fewer
+    return kernel
+
+
+def _is_at_once(o: Operands, kernel: Codes) -> bool:
+    """Whether all blocks run at once."""
+    config, _ = kernel.launch_config(max(1, o.sequences), *o.state.shape[1:3])
+    return config.grid[0] <= AT_ONCE.get(kernel.b_t, 0) * multiprocessors(o.x.device)
 
 
 def _has_whole_rows(o: Operands, tile: int) -> bool:

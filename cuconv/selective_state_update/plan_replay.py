@@ -23,6 +23,7 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateFold,
     SelectiveStateUpdateFoldSingle,
     SelectiveStateUpdateQuantisedFold,
+    SelectiveStateUpdateQuantisedFoldSingle,
     SelectiveStateUpdateReplay,
     SelectiveStateUpdateReplayFew,
     capacity,
@@ -237,6 +238,7 @@ def choose(
     | SelectiveStateUpdateFold
     | SelectiveStateUpdateFoldSingle
     | SelectiveStateUpdateQuantisedFold
+    | SelectiveStateUpdateQuantisedFoldSingle
 ):
     """The kernel that computes a step."""
     s = o.step
@@ -245,6 +247,14 @@ def choose(
     if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
         if plain._walks_over_heads(s, vec, WALKED[s.x.itemsize]):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
+        arrays = _arrays(o)
+        if d_state == fits and SelectiveStateUpdateQuantisedFoldSingle.takes(
+            fits, arrays["state_t"], arrays["b_t"], vec
+        ):
+            rows = plain._rows(s, vec, True, False)
+            codes = plain._fewest_rows(s, SelectiveStateUpdateQuantisedFoldSingle(**arrays, rows=rows))
+            if codes.rows <= FEW_ROWS and plain._is_at_once(s, codes):
+                return codes
         if not s.quantised:
             found = _rows_to_fold(o)
             if found["state_t"] is FLOAT32 and found["input_t"] is not BFLOAT16 and plain._state_bytes(s) < FEW_STATES:

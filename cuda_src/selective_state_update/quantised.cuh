@@ -88,9 +88,9 @@ struct RowFactors<Traits, true> {
 };
 
 // Blocks of 128 threads per multiprocessor at least. Without a bound the compiler keeps the states of all rows for the
-// sums. On an H200 256 sequences of int8 (Mamba-2, 128 heads) take 192 us with 4 blocks, 168 with 5; 4 tokens of 32
-// sequences 120 with 1, 102 with 3. B and C of more bits, the addresses of narrow accesses, masks and random numbers
-// leave fewer registers. After sm_90 the compiler wants more, and would spill.
+// sums. On an H200 256 sequences of int8 (Mamba-2, 128 heads) take 192 us with 4 blocks, 168 with 5; 5 of int16 with
+// four rows 9.4 and 7.6; 4 tokens of 32 sequences 120 with 1, 102 with 3. B and C of more bits, the addresses of narrow
+// accesses, masks and random numbers leave fewer registers. After sm_90 the compiler wants more, and would spill.
 template <typename Traits>
 __device__ constexpr int blocks_of_codes() {
     using State = typename Traits::State;
@@ -110,6 +110,6 @@ __device__ constexpr int blocks_of_codes() {
            : Traits::kIsMany                            ? (Traits::kIsMasked || Traits::kIsChosen ? 2 : 3)
            : Traits::kIsMasked || Traits::kIsStochastic ? 2
            : kArch > 90                                 ? (Traits::kRowElements == 96 ? 2 : 3)
-           : kArch == 90 && sizeof(State) == 1 && kIsSame<Matrix, __nv_bfloat16> ? 5
-                                                                                 : 4;
+           : kArch == 90 && kIsSame<Matrix, __nv_bfloat16> && (sizeof(State) == 1 || Traits::kRowsOfGroup <= 4) ? 5
+                                                                                                                : 4;
 }

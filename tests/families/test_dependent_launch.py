@@ -78,7 +78,8 @@ def test_the_kernels_of_decode_steps_start_early() -> None:
         "selective_state_update_quantised", "selective_state_update_quantised_single",
         "selective_state_update_quantised_heads", "selective_state_update_replay",
         "selective_state_update_replay_few", "selective_state_update_fold", "selective_state_update_fold_single",
-        "selective_state_update_quantised_fold", "selective_state_update_commit",
+        "selective_state_update_quantised_fold", "selective_state_update_quantised_fold_single",
+        "selective_state_update_commit",
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import pytest
 from cuconv.bench.copy import Copy
 from cuconv.runtime import arrays
 from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.machine import assumed_device
 from cuconv.runtime.plan import Launch
 from cuconv.selective_scan.kernels import SelectiveScanTilesFwd, SelectiveScanVarlenTilesFwd
 from tests import cases, emulator
@@ -88,7 +89,7 @@ def test_a_placement_is_what_a_call_sees_of_the_array(case: Any) -> None:
         assert numpys is not None
         _, (facts,) = numpys.inspect((name,), (placed.array,))
         assert facts is not None
-        assert numpys.layout(name, facts)._replace(device=0) == placed.placement.layout
+        assert numpys.layout(name, facts)._replace(device=assumed_device()) == placed.placement.layout
 
 
 @pytest.mark.parametrize("count", [0, 4, 1020, 1024, 1028])

@@ -304,14 +304,15 @@ class Case(cases.Case):
         counts = ("rows", "sequences")
         changes: Any = {name: int(value) if name in counts else bool(int(value)) for name, _, value in words}
         index32, choose, fits = changes.pop("index32", True), planner.choose, planner._fits_index32
-        walked = 0 if changes.pop("heads", False) else planner.WALKED
+        heads = changes.pop("heads", False)
+        walked, most = (dict.fromkeys(planner.WALKED, 0), 2) if heads else (planner.WALKED, planner.MAX_HEADS)
 
         def plan(o: planner.Operands) -> Plan:
             # Which kernel there is follows from the offsets.
             with (
                 mock.patch.object(planner, "_fits_index32", lambda o: index32 and fits(o)),
                 mock.patch.object(planner, "WALKED", walked),
-                mock.patch.object(planner, "MAX_HEADS", planner.MAX_HEADS if walked else 2),
+                mock.patch.object(planner, "MAX_HEADS", most),
                 mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
             ):
                 return planner.plan(o)

@@ -153,7 +153,7 @@ class Case(plain.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-        heads = changes.pop("heads", False)
+        heads, at_once = changes.pop("heads", False), changes.pop("at_once", True)
         walked, most = (dict.fromkeys(planner.WALKED, 0), 2) if heads else (planner.WALKED, plain_planner.MAX_HEADS)
         choose, work, few_work = planner.choose, planner.work, planner.few_work
 
@@ -165,6 +165,7 @@ class Case(plain.Case):
                 mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
                 mock.patch.object(planner, "WALKED", walked),
                 mock.patch.object(plain_planner, "MAX_HEADS", most),
+                mock.patch.object(plain_planner, "AT_ONCE", plain_planner.AT_ONCE if at_once else {}),
             ):
                 return planner.plan(o)
 
@@ -275,8 +276,16 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=8", seed=5),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", fresh=True),
     Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
-    Case(5, 2, 37, 128, state_dtype="int8", fold=True, force="rows=8", **SERVED),
-    Case(3, 2, 70, 128, state_dtype="int16", fold=True, force="rows=8", lies="fused", window=16, live=16),
+    Case(5, 2, 37, 128, state_dtype="int8", fold=True, force="rows=8 at_once=0", **SERVED),
+    Case(3, 2, 70, 128, state_dtype="int16", fold=True, force="rows=8 at_once=0", lies="fused", window=16, live=16),
+    # The same of codes of few sequences.
+    Case(5, 2, 37, 128, 2, state_dtype="int8", fold=True, **SERVED),
+    Case(4, 2, 70, 128, state_dtype="int16", fold=True, force="rows=4", lies="fused", window=16, live=16),
+    Case(5, 4, 24, 64, 2, state_dtype="float8_e4m3fn", fold=True, dtype="float16", live=0, keep=True, null_slot=0),
+    Case(3, 2, 48, 128, state_dtype="int16", fold=True, force="rows=2", committed=True, without="all", dtype="float16"),
+    Case(3, 2, 64, 128, state_dtype="int8", fold=True, force="rows=4", live=0, committed=True, A_dtype=""),
+    Case(6, 2, 40, 32, state_dtype="int8", fold=True, pool="slot_strided", window=32, room=3, **SERVED),
+    Case(3, 2, 9, 16, state_dtype="int16", fold=True, softplus=False, dtype="float16", A_dtype=""),
     # The same where some rings or all are empty.
     Case(5, 4, 8, 128, 2, fold=True, committed=True),
     Case(3, 2, 10, 128, fold=True, live=0),
@@ -330,7 +339,7 @@ UNIT = (
     Case(3, 2, 3, 256, fold=True),
     Case(3, 2, 5, 64, A_dtype="", fold=True),
     Case(3, 2, 5, 128, A_dtype="", state_dtype="int8", pool="offset_by_2", fold=True),
-    Case(3, 2, 5, 64, dtype="float16", A_dtype="", state_dtype="int8", fold=True),
+    Case(3, 2, 5, 64, dtype="float16", A_dtype="", state_dtype="int8", fold=True, force="at_once=0"),
     # Nothing to compute.
     Case(0, 2, 3, 16),
     Case(2, 2, 0, 16),

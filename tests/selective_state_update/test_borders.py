@@ -12,11 +12,17 @@ from cuconv.selective_state_update.kernels_replay import (
     SelectiveStateUpdateFold,
     SelectiveStateUpdateFoldSingle,
     SelectiveStateUpdateQuantisedFold,
+    SelectiveStateUpdateQuantisedFoldSingle,
 )
 from cuconv.selective_state_update.replay import selective_state_update_replay
 from cuconv.selective_state_update.workloads import selective_state_update_replay as workload_of
 
-AT_ONCE = (SelectiveStateUpdateFold, SelectiveStateUpdateFoldSingle, SelectiveStateUpdateQuantisedFold)
+AT_ONCE = (
+    SelectiveStateUpdateFold,
+    SelectiveStateUpdateFoldSingle,
+    SelectiveStateUpdateQuantisedFold,
+    SelectiveStateUpdateQuantisedFoldSingle,
+)
 
 SLACK = 0.015
 """The part of a time by which two measurements of the same differ at most."""

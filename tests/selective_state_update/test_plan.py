@@ -26,7 +26,10 @@ from cuconv.selective_state_update.kernels import (
     SelectiveStateUpdateQuantisedSingle,
     SelectiveStateUpdateSingle,
 )
-from cuconv.selective_state_update.kernels_replay import SelectiveStateUpdateFoldSingle
+from cuconv.selective_state_update.kernels_replay import (
+    SelectiveStateUpdateFoldSingle,
+    SelectiveStateUpdateQuantisedFoldSingle,
+)
 from cuconv.selective_state_update.plan import Operands, plan
 from cuconv.selective_state_update.replay import selective_state_update_replay
 from cuconv.selective_state_update.update import _check, _update, selective_state_update
@@ -369,6 +372,41 @@ def test_a_fold_has_the_rows_that_were_quickest(batch: int, dtype: str, state_dt
     workload = workloads.selective_state_update_replay(batch, dtype=dtype, state_dtype=state_dtype, fold=True)
     with assuming(132):
         assert kernel_of(selective_state_update_replay, workload).rows == rows
+
+
+@pytest.mark.parametrize(
+    ("batch", "multiprocessors", "dtype", "state_dtype", "rows"),
+    [
+        *((batch, 132, "bfloat16", state, rows) for batch, rows in ((1, 2), (2, 2), (3, 4), (5, 4), (6, 8))
+          for state in ("int16", "int8")),
+        (5, 120, "bfloat16", "int16", 8),
+        (4, 132, "float16", "int8", 4),
+        (5, 132, "float16", "int8", 8),
+        (2, 132, "float32", "int16", 4),
+    ],
+)  # fmt: skip
+def test_codes_have_few_rows_where_all_blocks_run_at_once(
+    batch: int, multiprocessors: int, dtype: str, state_dtype: str, rows: int
+) -> None:
+    sizes = {"dtype": dtype, "state_dtype": state_dtype}
+    with assuming(multiprocessors):
+        plain = kernel_of(selective_state_update, workloads.selective_state_update(batch, **sizes))
+        fold = kernel_of(
+            selective_state_update_replay, workloads.selective_state_update_replay(batch, fold=True, **sizes)
+        )
+    assert isinstance(plain, SelectiveStateUpdateQuantisedSingle) and plain.rows == rows
+    is_single = isinstance(fold, SelectiveStateUpdateQuantisedFoldSingle)
+    assert is_single is (rows < 8 and dtype != "float32") and (fold.rows == rows or not is_single)
+
+
+@pytest.mark.parametrize(
+    ("batch", "dtype", "walks"),
+    [(6, "bfloat16", False), (7, "bfloat16", True), (6, "float16", False), (3, "float32", False), (4, "float32", True)],
+)
+def test_warps_walk_over_heads_from_where_that_is_quicker(batch: int, dtype: str, walks: bool) -> None:
+    workload = workloads.selective_state_update(batch, dtype=dtype, state_dtype="int8")
+    kernel = kernel_of(selective_state_update, workload)
+    assert isinstance(kernel, SelectiveStateUpdateQuantisedHeads) is walks
 
 
 @pytest.mark.parametrize("dtype", FLOATS + CODES, ids=str)

@@ -14,6 +14,7 @@ import numpy as np
 
 from cuconv.runtime.dtypes import DType
 from cuconv.runtime.layout import ALIGNMENT, Layout
+from cuconv.runtime.machine import assumed_device
 
 Array = np.ndarray[Any, Any]
 
@@ -39,8 +40,10 @@ class Placement:
 
     @property
     def layout(self) -> Layout:
-        """What cuconv knows of such an array on device 0."""
-        return Layout(self.shape, self.strides, self.dtype, 0, self.first * self.dtype.itemsize % ALIGNMENT)
+        """What cuconv knows of such an array on the GPU that plans assume."""
+        return Layout(
+            self.shape, self.strides, self.dtype, assumed_device(), self.first * self.dtype.itemsize % ALIGNMENT
+        )
 
     @property
     def bytes(self) -> int:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
 from cuconv.runtime.layout import Layout
-from cuconv.runtime.machine import assumed_device
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import Launch, Plan
 from tests.cases import numbers_of
@@ -33,8 +32,7 @@ def variants(cls: type[Kernel]) -> frozenset[Kernel]:
 def planned(operation: Operation[Any], given: dict[str, Placement], *options: Any) -> tuple[Any, Launch]:
     """A valid call as its family has checked it, and its one launch; no example where there is nothing to compute."""
     names = dict.fromkeys([*operation.inputs, *operation.outputs, *given])
-    device = assumed_device()
-    layouts = {name: given[name].layout._replace(device=device) if name in given else None for name in names}
+    layouts = {name: given[name].layout if name in given else None for name in names}
     checked = operation.check(layouts, *options)
     return checked.operands, only(operation.plan(checked.operands))
 

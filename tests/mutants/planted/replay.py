@@ -30,6 +30,7 @@ _WHOLE_FLOAT8 = _REPLAY + "5-4-64-64-groups_2-state_dtype_float8_e4m3fn-window_5
 _FOLD_HEADS = _REPLAY + "6-4-64-128-groups_2-state_dtype_int8-lies_fused-odd-index_int64-force_heads=1-fold"
 _FOLD_HEADS_FULL = _REPLAY + "5-3-32-128-state_dtype_int8-pool_slot_strided-force_heads=1-window_16-live_16-fold"
 _FOLD_HEADS_EMPTY = _REPLAY + "4-4-32-64-dtype_float32-state_dtype_float8_e4m3fn-without_all-force_heads=1-live_0-fold"
+_FOLD_CODES = _REPLAY + "5-2-37-128-groups_2-state_dtype_int8-odd-index_int64-fold"
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
 
@@ -453,6 +454,20 @@ MUTANTS = (
         "(Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;",
         "(Traits::kThreads / kWarpSize);",
         (_FOLD,),
+    ),
+    Mutant(
+        "The warps of a block step the same rows of codes.",
+        "selective_state_update/selective_state_update_quantised_fold_single.cu",
+        "(Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;",
+        "(Traits::kThreads / kWarpSize);",
+        (_FOLD_CODES,),
+    ),
+    Mutant(
+        "Steps of codes take every ring for an empty one.",
+        _STATES,
+        "if (lanes_where(lane_id() % 4 == 1 && word > 0) != 0) return false;",
+        "",
+        (_FOLD_CODES,),
     ),
     Mutant(
         "A commit forgets what the step has put in the state.",
