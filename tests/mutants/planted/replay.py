@@ -31,6 +31,7 @@ _FOLD_HEADS = _REPLAY + "6-4-64-128-groups_2-state_dtype_int8-lies_fused-odd-ind
 _FOLD_HEADS_FULL = _REPLAY + "5-3-32-128-state_dtype_int8-pool_slot_strided-force_heads=1-window_16-live_16-fold"
 _FOLD_HEADS_EMPTY = _REPLAY + "4-4-32-64-dtype_float32-state_dtype_float8_e4m3fn-without_all-force_heads=1-live_0-fold"
 _FOLD_CODES = _REPLAY + "5-2-37-128-groups_2-state_dtype_int8-odd-index_int64-fold"
+_FOLD_CODES_EMPTY = _REPLAY + "5-4-24-64-groups_2-dtype_float16-state_dtype_float8_e4m3fn-null_slot_0-keep-live_0-fold"
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
 
@@ -468,6 +469,20 @@ MUTANTS = (
         "if (lanes_where(lane_id() % 4 == 1 && word > 0) != 0) return false;",
         "",
         (_FOLD_CODES,),
+    ),
+    Mutant(
+        "What an empty ring of codes has left to be committed stays, with few rows.",
+        _STATES,
+        "if (kLeavesFirst && warp.head == 0",
+        "if (false && warp.head == 0",
+        (_FOLD_CODES,),
+    ),
+    Mutant(
+        "What an empty ring of codes has left to be committed stays, with four rows.",
+        _STATES,
+        "if (!kLeavesFirst && warp.head == 0",
+        "if (false && warp.head == 0",
+        (_FOLD_CODES_EMPTY,),
     ),
     Mutant(
         "A commit forgets what the step has put in the state.",

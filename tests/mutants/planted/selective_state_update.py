@@ -110,6 +110,13 @@ MUTANTS = (
         (_STATE_DECAYS_PAIRS,),
     ),
     Mutant(
+        "All blocks take the first block's rows of several tokens of codes.",
+        "selective_state_update/selective_state_update_quantised.cu",
+        "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
+        "threadIdx.x",
+        (_STATE_INT8_MANY,),
+    ),
+    Mutant(
         "All blocks take the first block's rows of codes.",
         "selective_state_update/selective_state_update_quantised_single.cu",
         "blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x",
