@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 
 import pytest
 
 from tests.mutants import Mutant, device_code
 from tests.mutants.__main__ import choose, share
 from tests.mutants.planted import MUTANTS
-from tests.mutants.run import find_case
+from tests.mutants.run import TESTS, find_case
+from tests.support.discovery import op_kernels
 
 FEWEST = 60
 
@@ -30,6 +33,18 @@ def test_its_tests_exist(mutant: Mutant) -> None:
     assert mutant.tests
     for test in mutant.tests:
         find_case(test)
+
+
+def test_the_tests_that_are_pytest_s_to_run_have_the_parameters_that_are_named() -> None:
+    named = dict.fromkeys(f"{TESTS}/{test}" for mutant in MUTANTS for test in mutant.tests if "::" in test)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *named]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def test_every_kernel_has_one_in_its_own_file() -> None:
+    """A bug in a header may show in another kernel."""
+    assert {kernel.file for kernel in op_kernels()} <= {mutant.file for mutant in MUTANTS}
 
 
 def test_a_text_that_occurs_twice_is_refused() -> None:
