@@ -55,10 +55,10 @@ PAIRED = (64, 128)
 35.3."""
 
 WALKED = {2: 7 * 2**20, 4: 4 * 2**20}
-"""Bytes of codes from which warps walk over heads, by the bytes of an element of x. Measured on an H200 for Mamba-2
-with 128 heads: 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us otherwise, and 7.5, 7.7 and 7.9 so; with x of float32
-3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166
-and 142."""
+"""Bytes of codes from which warps walk over heads, by the bytes of an element of x; with a d_state of 256, of which
+other kernels have few warps, as if there were 4. Measured on an H200 for Mamba-2 with 128 heads: 5, 6 and 7 MiB of int8
+take 6.4, 7.6 and 8.8 us otherwise, and 7.5, 7.7 and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and
+6.1, 6.4 and 7.9. 16 MiB take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142."""
 
 MAX_HEADS = 1
 """Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
@@ -67,7 +67,7 @@ MANY_WARPS = 1024
 """Warps below which a group of lanes takes fewer rows, so that more warps share the work."""
 
 AT_ONCE = {BFLOAT16: 5, FLOAT16: 4}
-"""Blocks of SelectiveStateUpdateQuantisedSingle on a multiprocessor, by the dtype of B and C. Codes have as few rows,
+"""Blocks of kernels of few arguments with codes on a multiprocessor, by the dtype of B and C. Codes have as few rows,
 two at least, as let all blocks run at once. Measured on an H200 for Mamba-2 with 128 heads: 2, 4 and 5 sequences of
 int8 take 3.97, 5.52 and 6.35 us so and 4.20, 6.09 and 7.18 with twice as many rows; 3 take 5.66 with two and 4.91 with
 four, 6 8.55 with four and 7.60 with eight; 4 and 6 of int16 6.8 and 10.2 with four, and 7.3 and 9.1 with eight."""
@@ -203,7 +203,7 @@ def choose(
     many |= o.stochastic and not o.quantised
     chosen, index32 = _is_chosen(o), _fits_index32(o)
     has_strides32 = index32 and not (many or chosen) and _has_strides32(o)
-    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED[o.x.itemsize]):
+    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED[o.x.itemsize if d_state <= 128 else 4]):
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
@@ -248,9 +248,10 @@ def _fewest_rows(o: Operands, kernel: Codes) -> Codes:
 
 
 def _is_at_once(o: Operands, kernel: Codes) -> bool:
-    """Whether all blocks run at once."""
+    """Whether all blocks run at once; false for those that take more registers."""
+    is_whole = kernel.vec * kernel.state_t.itemsize == MAX_VECTOR_BYTES and o.state.shape[3] == kernel.d_state <= 128
     config, _ = kernel.launch_config(max(1, o.sequences), *o.state.shape[1:3])
-    return config.grid[0] <= AT_ONCE.get(kernel.b_t, 0) * multiprocessors(o.x.device)
+    return is_whole and config.grid[0] <= AT_ONCE.get(kernel.b_t, 0) * multiprocessors(o.x.device)
 
 
 def _has_whole_rows(o: Operands, tile: int) -> bool:

@@ -248,9 +248,7 @@ def choose(
         if plain._walks_over_heads(s, vec, WALKED[s.x.itemsize]):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
         arrays = _arrays(o)
-        if d_state == fits and SelectiveStateUpdateQuantisedFoldSingle.takes(
-            fits, arrays["state_t"], arrays["b_t"], vec
-        ):
+        if SelectiveStateUpdateQuantisedFoldSingle.takes(d_state, arrays["state_t"], arrays["b_t"], vec):
             rows = plain._rows(s, vec, True, False)
             codes = plain._fewest_rows(s, SelectiveStateUpdateQuantisedFoldSingle(**arrays, rows=rows))
             if codes.rows <= FEW_ROWS and plain._is_at_once(s, codes):

@@ -109,9 +109,9 @@ struct EmptyRing {
     }
 };
 
-// The step of a sequence with states of codes and a ring without live tokens: that of update_single in steps.cuh; false
-// otherwise, and nothing has been written. A function of its own for both costs 3 to 13 %: the compiler then reads
-// arguments later. number: of the warp.
+// The step of a sequence with states of codes and a ring without live tokens; false otherwise, and nothing has been
+// written. It does what update_single in steps.cuh does: one function for both would take 3 to 13 % longer, in which
+// the compiler reads arguments later. number: of the warp.
 template <typename Rows, typename Params>
 __device__ __forceinline__ bool step_codes_if_empty(const Params& params, unsigned number) {
     const typename Rows::Operands& p = params.operands;

@@ -399,6 +399,12 @@ def test_codes_have_few_rows_where_all_blocks_run_at_once(
     assert is_single is (rows < 8 and dtype != "float32") and (fold.rows == rows or not is_single)
 
 
+@pytest.mark.parametrize(("d_state", "rows"), [(120, 4), (96, 2), (200, 8), (256, 8)])
+def test_codes_of_kernels_with_more_registers_keep_their_rows(d_state: int, rows: int) -> None:
+    workload = workloads.selective_state_update(2, 128, 64, d_state, state_dtype="int16")
+    assert kernel_of(selective_state_update, workload).rows == rows
+
+
 @pytest.mark.parametrize(
     ("batch", "dtype", "walks"),
     [(6, "bfloat16", False), (7, "bfloat16", True), (6, "float16", False), (3, "float32", False), (4, "float32", True)],

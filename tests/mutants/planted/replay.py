@@ -31,7 +31,9 @@ _FOLD_HEADS = _REPLAY + "6-4-64-128-groups_2-state_dtype_int8-lies_fused-odd-ind
 _FOLD_HEADS_FULL = _REPLAY + "5-3-32-128-state_dtype_int8-pool_slot_strided-force_heads=1-window_16-live_16-fold"
 _FOLD_HEADS_EMPTY = _REPLAY + "4-4-32-64-dtype_float32-state_dtype_float8_e4m3fn-without_all-force_heads=1-live_0-fold"
 _FOLD_CODES = _REPLAY + "5-2-37-128-groups_2-state_dtype_int8-odd-index_int64-fold"
-_FOLD_CODES_EMPTY = _REPLAY + "5-4-24-64-groups_2-dtype_float16-state_dtype_float8_e4m3fn-null_slot_0-keep-live_0-fold"
+_FOLD_CODES_EMPTY = (
+    _REPLAY + "5-4-24-128-groups_2-dtype_float16-state_dtype_float8_e4m3fn-null_slot_0-keep-force_rows=4-live_0-fold"
+)
 _COMMIT = "selective_state_update_commit-7-12"
 _MATERIALISE = "selective_state_update_materialise-5-4-8-128-groups_2-dtype_float32-targets-count"
 
