@@ -55,10 +55,10 @@ PAIRED = (64, 128)
 35.3."""
 
 WALKED = {2: 7 * 2**20, 4: 4 * 2**20}
-"""Bytes of codes from which warps walk over heads, by the bytes of an element of x; with a d_state of 256, of which
-other kernels have few warps, as if there were 4. Measured on an H200 for Mamba-2 with 128 heads: 5, 6 and 7 MiB of int8
-take 6.4, 7.6 and 8.8 us otherwise, and 7.5, 7.7 and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and
-6.1, 6.4 and 7.9. 16 MiB take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142."""
+"""Bytes of codes from which warps walk over heads, by the bytes of an element of x; with any other d_state than 128, as
+if there were 4. Measured on an H200 for Mamba-2 with 128 heads: 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us
+otherwise, and 7.5, 7.7 and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB
+take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142."""
 
 MAX_HEADS = 1
 """Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
@@ -203,7 +203,7 @@ def choose(
     many |= o.stochastic and not o.quantised
     chosen, index32 = _is_chosen(o), _fits_index32(o)
     has_strides32 = index32 and not (many or chosen) and _has_strides32(o)
-    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED[o.x.itemsize if d_state <= 128 else 4]):
+    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED[o.x.itemsize if d_state == 128 else 4]):
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
