@@ -29,6 +29,9 @@ MAX_D_STATE = 512
 CAPACITIES = (*D_STATES, MAX_D_STATE)
 """D_STATES and a kernel for all above them."""
 
+MEASURED_D_STATE = 128
+"""The d_state with which borders of few sequences of codes were measured, and for which alone they hold."""
+
 HEADS_D_STATES = (64, 128, 256)
 """The d_state of the kernel of which warps walk over heads."""
 

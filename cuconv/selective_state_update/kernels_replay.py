@@ -23,6 +23,7 @@ from cuconv.runtime.launch import (
 from cuconv.selective_state_update.kernels import (
     FEW_ROWS,
     MAX_D_STATE,
+    MEASURED_D_STATE,
     ROWS,
     SelectiveStateUpdateQuantisedSingle,
     SelectiveStateUpdateSingle,
@@ -284,20 +285,17 @@ class SelectiveStateUpdateQuantisedFoldSingle(_OfRows):
 
     EARLY = SelectiveStateUpdateQuantisedSingle.EARLY
 
-    D_STATE: ClassVar[int] = 128
-    """The d_state that it is compiled for: with others it was not measured."""
-
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedFoldSingle]:
-        for arrays in _arrays(cls.D_STATE, most_folded):
+        for arrays in _arrays(MEASURED_D_STATE, most_folded):
             has_few = arrays.pop("index32") and not arrays.pop("stochastic") and arrays["rows"] <= FEW_ROWS
-            if has_few and cls.takes(cls.D_STATE, arrays["state_t"], arrays["b_t"], arrays["vec"]):
-                yield cls(cls.D_STATE, **arrays)
+            if has_few and cls.takes(MEASURED_D_STATE, arrays["state_t"], arrays["b_t"], arrays["vec"]):
+                yield cls(MEASURED_D_STATE, **arrays)
 
-    @classmethod
-    def takes(cls, d_state: int, state_t: DType, b_t: DType, vec: int) -> bool:
+    @staticmethod
+    def takes(d_state: int, state_t: DType, b_t: DType, vec: int) -> bool:
         """Whether it is compiled for such arrays."""
-        return d_state == cls.D_STATE and state_t in CODES and is_whole(state_t, vec) and b_t.itemsize == 2
+        return d_state == MEASURED_D_STATE and state_t in CODES and is_whole(state_t, vec) and b_t.itemsize == 2
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""

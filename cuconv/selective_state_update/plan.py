@@ -20,6 +20,7 @@ from cuconv.selective_state_update.kernels import (
     FEW_LANES,
     FEW_ROWS,
     HEADS_D_STATES,
+    MEASURED_D_STATE,
     ROWS,
     SelectiveStateUpdate,
     SelectiveStateUpdateDecays,
@@ -55,10 +56,10 @@ PAIRED = (64, 128)
 35.3."""
 
 WALKED = {2: 7 * 2**20, 4: 4 * 2**20}
-"""Bytes of codes from which warps walk over heads, by the bytes of an element of x; with any other d_state than 128, as
-if there were 4. Measured on an H200 for Mamba-2 with 128 heads: 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us
-otherwise, and 7.5, 7.7 and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB
-take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142."""
+"""Bytes of codes from which warps walk over heads, by the bytes of an element of x; with any other d_state than
+MEASURED_D_STATE, as if there were 4. Measured on an H200 for Mamba-2 with 128 heads: 5, 6 and 7 MiB of int8 take 6.4,
+7.6 and 8.8 us otherwise, and 7.5, 7.7 and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and
+7.9. 16 MiB take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142."""
 
 MAX_HEADS = 1
 """Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
@@ -203,7 +204,11 @@ def choose(
     many |= o.stochastic and not o.quantised
     chosen, index32 = _is_chosen(o), _fits_index32(o)
     has_strides32 = index32 and not (many or chosen) and _has_strides32(o)
-    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED[o.x.itemsize if d_state == 128 else 4]):
+    if (
+        has_strides32
+        and shared_decay
+        and _walks_over_heads(o, vec, WALKED[o.x.itemsize if d_state == MEASURED_D_STATE else 4])
+    ):
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
@@ -241,15 +246,14 @@ def choose(
 
 def _fewest_rows(o: Operands, kernel: Codes) -> Codes:
     """The kernel with as few rows per group of lanes, two at least, as let all blocks run at once."""
-    has_few_lanes = lanes(kernel.d_state, kernel.vec, kernel.state_t) <= FEW_LANES
-    while kernel.rows > 2 and not has_few_lanes and _is_at_once(o, fewer := replace(kernel, rows=kernel.rows // 2)):
+    while kernel.rows > 2 and _is_at_once(o, fewer := replace(kernel, rows=kernel.rows // 2)):
         kernel = fewer
     return kernel
 
 
 def _is_at_once(o: Operands, kernel: Codes) -> bool:
-    """Whether all blocks run at once; false for those that take more registers."""
-    is_whole = kernel.vec * kernel.state_t.itemsize == MAX_VECTOR_BYTES and o.state.shape[3] == kernel.d_state <= 128
+    """Whether all blocks run at once; false for those of which this was not measured."""
+    is_whole = kernel.vec * kernel.state_t.itemsize == MAX_VECTOR_BYTES and o.state.shape[3] == MEASURED_D_STATE
     config, _ = kernel.launch_config(max(1, o.sequences), *o.state.shape[1:3])
     return is_whole and config.grid[0] <= AT_ONCE.get(kernel.b_t, 0) * multiprocessors(o.x.device)
 
