@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d.kernels import (
+    GATED_LANE_VECS,
+    MAX_LANE_VECS,
     ODD_CHANNELS,
     ODD_LANES,
     ODD_TOKENS,
@@ -243,7 +245,9 @@ def _rows(o: Operands, vec: int, row_vecs: int) -> Launch:
     if not o.beside_x and _prefers_short(batch, dim, row_vecs):
         kernel = CausalConv1dShortseqFwd(lane_vecs=min(batch, 2), **_axes(o, vec))
     else:
-        kernel = CausalConv1dFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
+        gated = bool(o.beside_x)
+        lane_vecs = lane_vecs_for(row_vecs, GATED_LANE_VECS if gated else MAX_LANE_VECS)
+        kernel = CausalConv1dFwd(lane_vecs=lane_vecs, gated=gated, **_axes(o, vec))
     config, division = kernel.launch_config(batch, dim, row_vecs)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 

@@ -55,8 +55,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     Vector wrapped = Vector::zero();
     RowGates<input_t, kVec, kLaneVecs> gates;
     if constexpr (kGated) {
-        gates.load(p, row.batch, row.channel, first_vec);
-        load_gated_tile<kWidth>(p, row, first_vec, has_wrapped, x, wrapped);
+        CausalConv1dOperands present = p;
+        present.initial_states = nullptr;
+        load_tile<kWidth>(present, row, first_vec, has_wrapped, x, wrapped);
+        gates.load(p, row.batch, row.channel, first_vec, has_wrapped);
     } else if constexpr (kShifted) {
         load_shifted_tile<kWidth>(p, row, first_vec, has_wrapped, x, wrapped);
     } else {
@@ -72,6 +74,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, row.channel, taps);
     const float bias = load_bias<weight_t>(p, row.channel);
+    // Behind the filter, which so does not wait for inputs.
+    if constexpr (kGated) gates.template open<kWidth>(p, row, first_vec, has_wrapped, x, wrapped);
 
 #pragma unroll
     for (int i = 0; i < kLaneVecs; ++i) {
@@ -81,7 +85,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const ConvSums<kSeqIdx, kVec> sums(p, row.batch, token, taps, bias, window);
         Vector results = sums.template outputs<input_t, kSilu>();
         if constexpr (kGated) results = gates.template apply<kSilu>(i, sums);
-        store_tokens<Keep::kNormal>(p, row, token, results);
+        store_tokens<Keep::kWhole>(p, row, token, results);
         if (p.final_states != nullptr && vec == params.row_vecs - 1) {
             store_final_state<kWidth, input_t, kGated>(p, row.batch, row.channel);
         }

@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 }
                 Vec<input_t, kVec> v = Vec<input_t, kVec>::from_floats(y);
                 if ((row.what & WalkedRow::kPadding) != 0) v = Vec<input_t, kVec>::zero();
-                store(static_cast<input_t*>(const_cast<void*>(row.at)) + channel, v);
+                store<Keep::kWhole>(static_cast<input_t*>(const_cast<void*>(row.at)) + channel, v);
             }
             if ((row.what & WalkedRow::kEnd) != 0 && !is_idle) {
                 state_t* to = pool + row.target * p.conv_states_stride[0];
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                     float last[kVec];
 #pragma unroll
                     for (int c = 0; c < kVec; ++c) last[c] = window[c][(i + 2 + k) % kWidth];
-                    store_packed<kVec>(to, last);
+                    store_packed<kVec, Keep::kWhole>(to, last);
                 }
             }
         }

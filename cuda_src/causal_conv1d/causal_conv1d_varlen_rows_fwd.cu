@@ -89,12 +89,8 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     const bool has_wrapped = lane_wraps<Window::kHaloVecs>() && row_tile > 0;
     Vector x[kLaneVecs], wrapped;
     RowGates<input_t, kVec, kLaneVecs> gates;
-    if constexpr (kGated) {
-        gates.load(rows, 0, channel, first_vec);
-        load_gated_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
-    } else {
-        load_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
-    }
+    load_tile<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
+    if constexpr (kGated) gates.load(rows, 0, channel, first_vec, has_wrapped);
     float taps[kWidth];
     load_taps<kWidth, weight_t>(p, channel, taps);
     const float bias = load_bias<weight_t>(p, channel);
@@ -113,6 +109,8 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
                                     }
                                 });
 
+    // Behind the search, which so does not wait for inputs.
+    if constexpr (kGated) gates.template open<kWidth>(rows, row, first_vec, has_wrapped, x, wrapped);
 #pragma unroll
     for (int i = 0; i < kLaneVecs; ++i) {
         const int token = first + (i * kWarpSize + lane_id()) * kVec;

@@ -70,6 +70,6 @@ __global__ void __launch_bounds__(Traits::kThreads)
         static_cast<input_t*>(p.out) + sequence * p.out_stride[0] + channel * p.out_stride[1] + first * p.out_stride[2];
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-        if (first + i < p.columns) store(out + i * p.out_stride[2], v[i]);
+        if (first + i < p.columns) store<Keep::kWhole>(out + i * p.out_stride[2], v[i]);
     }
 }

@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const Vector results = sums.template outputs<input_t, kSilu>();
             wrapped = now[i];
             if (token >= kHalo && token + kVec <= length) {
-                store(row.out + token * row.out_step, results);
+                store<Keep::kWhole>(row.out + token * row.out_step, results);
             } else if (token < length) {
                 const int from = static_cast<int>(max(static_cast<index_t>(0), kHalo - token));
                 store_part(row.out + token * row.out_step, results, from, row.end(rows, token));

@@ -274,43 +274,49 @@ __device__ __forceinline__ CausalConv1dOperands beside_rows(const CausalConv1dOp
     return rows;
 }
 
-// load_tile() of x times pre_gate, where there is one; the row's past, which holds such products, stays as it is.
-template <int kWidth, typename input_t, int kVec, int kLaneVecs>
-__device__ __forceinline__ void load_gated_tile(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
-                                                index_t first_vec, bool has_wrapped, Vec<input_t, kVec> (&x)[kLaneVecs],
-                                                Vec<input_t, kVec>& wrapped) {
-    CausalConv1dOperands present = p;
-    present.initial_states = nullptr;
-    load_tile<kWidth>(present, row, first_vec, has_wrapped, x, wrapped);
-    if (p.pre_gate != nullptr) {
-        const CausalConv1dOperands rows = beside_rows(p, p.pre_gate, p.pre_gate_stride);
-        Vec<input_t, kVec> gates[kLaneVecs], wrapped_gates;
-        load_tile<kWidth>(rows, ConvRow<input_t, kVec>(rows, row.batch, row.channel), first_vec, has_wrapped, gates,
-                          wrapped_gates);
-        wrapped = multiply(wrapped, wrapped_gates);
-#pragma unroll
-        for (int i = 0; i < kLaneVecs; ++i) x[i] = multiply(x[i], gates[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kLaneVecs; ++i) { add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]); }
-    if (has_wrapped) add_past<kWidth>(p, row, row.first_token(first_vec - kWarpSize), wrapped);
-}
-
-// What follows the convolution of a tile of rows, loaded before the first result is there.
+// What a tile of rows is multiplied by, before the convolution and behind it, and what is added to its results.
 template <typename input_t, int kVec, int kLaneVecs>
 struct RowGates {
     using Vector = Vec<input_t, kVec>;
+    Vector pre[kLaneVecs], pre_wrapped;
     Vector post[kLaneVecs];
     Vector residual[kLaneVecs];
+    bool has_pre;
     bool has_post;
     bool has_residual;
 
+    // Asks for all of it; nothing is waited for.
     __device__ __forceinline__ void load(const CausalConv1dOperands& p, index_t batch, index_t channel,
-                                         index_t first_vec) {
+                                         index_t first_vec, bool has_wrapped) {
+        has_pre = p.pre_gate != nullptr;
         has_post = p.post_gate != nullptr;
         has_residual = p.residual != nullptr;
-        if (has_post) load_rows(beside_rows(p, p.post_gate, p.post_gate_stride), batch, channel, first_vec, post);
-        if (has_residual) load_rows(beside_rows(p, p.residual, p.residual_stride), batch, channel, first_vec, residual);
+        Vector unused;
+        const auto load_rows = [&](const void* array, const index_t(&stride)[3], bool wraps, Vector(&to)[kLaneVecs],
+                                   Vector& wrapped) {
+            const CausalConv1dOperands rows = beside_rows(p, array, stride);
+            load_tile<1>(rows, ConvRow<input_t, kVec>(rows, batch, channel), first_vec, wraps, to, wrapped);
+        };
+        if (has_pre) load_rows(p.pre_gate, p.pre_gate_stride, has_wrapped, pre, pre_wrapped);
+        if (has_post) load_rows(p.post_gate, p.post_gate_stride, false, post, unused);
+        if (has_residual) load_rows(p.residual, p.residual_stride, false, residual, unused);
+    }
+
+    // Multiplies a tile of x by the gate in front. The row's past, which holds such products, is added to it then.
+    template <int kWidth>
+    __device__ __forceinline__ void open(const CausalConv1dOperands& p, const ConvRow<input_t, kVec>& row,
+                                         index_t first_vec, bool has_wrapped, Vector (&x)[kLaneVecs],
+                                         Vector& wrapped) const {
+        if (has_pre) {
+            wrapped = multiply(wrapped, pre_wrapped);
+#pragma unroll
+            for (int i = 0; i < kLaneVecs; ++i) x[i] = multiply(x[i], pre[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < kLaneVecs; ++i) {
+            add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]);
+        }
+        if (has_wrapped) add_past<kWidth>(p, row, row.first_token(first_vec - kWarpSize), wrapped);
     }
 
     // The results of group i of vectors; those of tokens without a sequence stay 0.
@@ -326,12 +332,5 @@ struct RowGates {
             if (kSeqIdx && sums.seq[j] < 0) y[j] = 0.0f;
         }
         return Vector::from_floats(y);
-    }
-
- private:
-    __device__ __forceinline__ static void load_rows(const CausalConv1dOperands& rows, index_t batch, index_t channel,
-                                                     index_t first_vec, Vector (&to)[kLaneVecs]) {
-        Vector wrapped;
-        load_tile<1>(rows, ConvRow<input_t, kVec>(rows, batch, channel), first_vec, false, to, wrapped);
     }
 };

@@ -294,8 +294,8 @@ MUTANTS = (
     Mutant(
         "Rows with gates lack their past.",
         "causal_conv1d/conv_row.cuh",
-        "{ add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]); }",
-        "{}",
+        "            add_past<kWidth>(p, row, row.first_token(first_vec + i * kWarpSize), x[i]);\n",
+        "",
         (_GATED_DENSE,),
     ),
     Mutant(
