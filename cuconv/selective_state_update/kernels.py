@@ -29,11 +29,8 @@ MAX_D_STATE = 512
 CAPACITIES = (*D_STATES, MAX_D_STATE)
 """D_STATES and a kernel for all above them."""
 
-MEASURED_D_STATE = 128
-"""The d_state with which borders of few sequences of codes were measured, and for which alone they hold."""
-
 HEADS_D_STATES = (64, 128, 256)
-"""The d_state of the kernel of which warps walk over heads."""
+"""The d_state of kernels of which warps walk over heads, and of those of few sequences of codes."""
 
 WHOLE_D_STATE = 128
 """The most states per row that have a kernel for whole rows."""
@@ -119,6 +116,8 @@ class _Rows(Kernel):
                     continue
                 most = most_rows(d_state, vec, state_t, shared_decay, many)
                 has_few_lanes = keeps_rows and lanes(d_state, vec, state_t) <= FEW_LANES
+                # Codes have as few as let all blocks run at once.
+                has_few_lanes &= not (state_t in CODES and not many and shared_decay and d_state in HEADS_D_STATES)
                 for rows, masked in product(ROWS, flags):
                     # Only floats have fewer rows where few lanes share one: FEW_ROWS.
                     is_fewer = rows < (most if state_t in CODES else min(most, FEW_ROWS))

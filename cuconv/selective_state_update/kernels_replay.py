@@ -22,8 +22,8 @@ from cuconv.runtime.launch import (
 )
 from cuconv.selective_state_update.kernels import (
     FEW_ROWS,
+    HEADS_D_STATES,
     MAX_D_STATE,
-    MEASURED_D_STATE,
     ROWS,
     SelectiveStateUpdateQuantisedSingle,
     SelectiveStateUpdateSingle,
@@ -287,15 +287,16 @@ class SelectiveStateUpdateQuantisedFoldSingle(_OfRows):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedFoldSingle]:
-        for arrays in _arrays(MEASURED_D_STATE, most_folded):
-            has_few = arrays.pop("index32") and not arrays.pop("stochastic") and arrays["rows"] <= FEW_ROWS
-            if has_few and cls.takes(MEASURED_D_STATE, arrays["state_t"], arrays["b_t"], arrays["vec"]):
-                yield cls(MEASURED_D_STATE, **arrays)
+        for d_state in HEADS_D_STATES:
+            for arrays in _arrays(d_state, most_folded):
+                has_few = arrays.pop("index32") and not arrays.pop("stochastic") and arrays["rows"] <= FEW_ROWS
+                if has_few and cls.takes(d_state, arrays["state_t"], arrays["b_t"], arrays["vec"]):
+                    yield cls(d_state, **arrays)
 
     @staticmethod
     def takes(d_state: int, state_t: DType, b_t: DType, vec: int) -> bool:
         """Whether it is compiled for such arrays."""
-        return d_state == MEASURED_D_STATE and state_t in CODES and is_whole(state_t, vec) and b_t.itemsize == 2
+        return d_state in HEADS_D_STATES and state_t in CODES and is_whole(state_t, vec) and b_t.itemsize == 2
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences; ValueError when they are too many."""

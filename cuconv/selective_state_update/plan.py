@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +21,6 @@ from cuconv.selective_state_update.kernels import (
     FEW_LANES,
     FEW_ROWS,
     HEADS_D_STATES,
-    MEASURED_D_STATE,
     ROWS,
     SelectiveStateUpdate,
     SelectiveStateUpdateDecays,
@@ -55,11 +55,13 @@ PAIRED = (64, 128)
 """The d_state of such states. With 16, 32 sequences take 11.2 us so and 10.2 with four rows; with 256, 8 take 35.9 and
 35.3."""
 
-WALKED = {2: 7 * 2**20, 4: 4 * 2**20}
-"""Bytes of codes from which warps walk over heads, by the bytes of an element of x; with any other d_state than
-MEASURED_D_STATE, as if there were 4. Measured on an H200 for Mamba-2 with 128 heads: 5, 6 and 7 MiB of int8 take 6.4,
-7.6 and 8.8 us otherwise, and 7.5, 7.7 and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and
-7.9. 16 MiB take 14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142."""
+WALKED = {64: {2: 5, 4: 5}, 128: {2: 7, 4: 4}, 256: {2: 10, 4: 6}}
+"""MiB of codes from which warps walk over heads, by d_state and the bytes of an element of x. Measured on an H200 for
+Mamba-2 with 128 heads: with a d_state of 128 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us otherwise, and 7.5, 7.7
+and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB take 14.4 and 12.5, 64 MiB
+43.1 and 39.2, 256 MiB 166 and 142. With 64 4, 5 and 5.5 MiB take 6.0, 6.8 and 8.6, and 5.9, 6.7 and 7.0; of
+float8_e4m3fn 4 MiB 5.7 and 5.9. With 256 4, 8, 10 and 12 MiB take 5.8, 8.9, 11.6 and 12.8, and 9.0, 9.8, 11.6 and 12.2;
+with x of float32 4, 6 and 8 MiB 6.1, 9.4 and 10.4, and 8.9, 9.3 and 9.8."""
 
 MAX_HEADS = 1
 """Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
@@ -71,7 +73,16 @@ AT_ONCE = {BFLOAT16: 5, FLOAT16: 4}
 """Blocks of kernels of few arguments with codes on a multiprocessor, by the dtype of B and C. Codes have as few rows,
 two at least, as let all blocks run at once. Measured on an H200 for Mamba-2 with 128 heads: 2, 4 and 5 sequences of
 int8 take 3.97, 5.52 and 6.35 us so and 4.20, 6.09 and 7.18 with twice as many rows; 3 take 5.66 with two and 4.91 with
-four, 6 8.55 with four and 7.60 with eight; 4 and 6 of int16 6.8 and 10.2 with four, and 7.3 and 9.1 with eight."""
+four, 6 8.55 with four and 7.60 with eight; 4 and 6 of int16 6.8 and 10.2 with four, and 7.3 and 9.1 with eight. Where
+blocks wait for others whatever rows they have, int16 has four, below FULL_ROWS bytes unless d_state is 256: 16 and 32
+sequences take 20.7 and 38.0 us so and 21.0 and 38.6 with eight, 64 and 128 72.8 and 141.1, and 72.8 and 139.5; with a
+d_state of 256 16 and 32 37.5 and 70.5, and 40.1 and 74.9."""
+
+FULL_AT_ONCE = 4
+"""Blocks of them with eight rows of int16, or of a d_state of 256."""
+
+FULL_ROWS = 96 * 2**20
+"""Bytes of int16 states from which groups have eight rows although blocks wait for others."""
 
 SHARED_ROWS = 2**15
 """Rows of all sequences from which two sequences of 16-bit states share what SelectiveStateUpdateDecays loads of A. On
@@ -204,11 +215,7 @@ def choose(
     many |= o.stochastic and not o.quantised
     chosen, index32 = _is_chosen(o), _fits_index32(o)
     has_strides32 = index32 and not (many or chosen) and _has_strides32(o)
-    if (
-        has_strides32
-        and shared_decay
-        and _walks_over_heads(o, vec, WALKED[o.x.itemsize if d_state == MEASURED_D_STATE else 4])
-    ):
+    if has_strides32 and shared_decay and _walks_over_heads(o, vec, WALKED):
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
@@ -231,7 +238,7 @@ def choose(
         return replace(single, whole=True, moved=o.dst_state_batch_indices is not None)
     if has_strides32 and not o.stochastic and d_state <= max(D_STATES):
         codes = SelectiveStateUpdateQuantisedSingle(**division, stream=stream)
-        return _fewest_rows(o, codes) if shared_decay else codes
+        return _with_best_rows(o, codes) if shared_decay else codes
     kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
     return kind(
         **division,
@@ -244,18 +251,26 @@ def choose(
     )
 
 
-def _fewest_rows(o: Operands, kernel: Codes) -> Codes:
-    """The kernel with as few rows per group of lanes, two at least, as let all blocks run at once."""
-    while kernel.rows > 2 and _is_at_once(o, fewer := replace(kernel, rows=kernel.rows // 2)):
-        kernel = fewer
-    return kernel
+def _with_best_rows(o: Operands, kernel: Codes) -> Codes:
+    """The kernel with the rows per group of lanes, at most its own, that are best for this call."""
+    is_whole = kernel.vec * kernel.state_t.itemsize == MAX_VECTOR_BYTES and o.state.shape[3] in HEADS_D_STATES
+    if not is_whole or kernel.b_t not in AT_ONCE:
+        # Of these it was not measured.
+        return kernel
+    for rows in ROWS[1:]:
+        if rows < kernel.rows and _is_at_once(o, fewer := replace(kernel, rows=rows)):
+            return fewer
+    is_large = kernel.d_state <= 128 and _state_bytes(o) >= FULL_ROWS
+    keeps_rows = kernel.state_t is not INT16 or is_large or _is_at_once(o, kernel)
+    return kernel if keeps_rows else replace(kernel, rows=min(kernel.rows, FEW_ROWS))
 
 
 def _is_at_once(o: Operands, kernel: Codes) -> bool:
-    """Whether all blocks run at once; false for those of which this was not measured."""
-    is_whole = kernel.vec * kernel.state_t.itemsize == MAX_VECTOR_BYTES and o.state.shape[3] == MEASURED_D_STATE
+    """Whether all blocks run at once."""
+    is_full = kernel.rows > FEW_ROWS and (kernel.state_t is INT16 or kernel.d_state > 128)
     config, _ = kernel.launch_config(max(1, o.sequences), *o.state.shape[1:3])
-    return is_whole and config.grid[0] <= AT_ONCE.get(kernel.b_t, 0) * multiprocessors(o.x.device)
+    blocks = min(AT_ONCE[kernel.b_t], FULL_AT_ONCE if is_full else max(AT_ONCE.values()))
+    return config.grid[0] <= blocks * multiprocessors(o.x.device)
 
 
 def _has_whole_rows(o: Operands, tile: int) -> bool:
@@ -350,10 +365,12 @@ def _is_paired(o: Operands, shared_decay: bool) -> bool:
     return shared_decay and is_wide and o.dst_state_batch_indices is None and _state_bytes(o) in PAIRS
 
 
-def _walks_over_heads(o: Operands, vec: int, least: int) -> bool:
-    """Whether rows lie as warps that walk over heads take them, which are faster from `least` bytes of codes on."""
+def _walks_over_heads(o: Operands, vec: int, walked: Mapping[int, Mapping[int, float]]) -> bool:
+    """Whether rows lie as warps that walk over heads take them, and there is as much as `walked` says in MiB."""
     _, _, headdim, d_state = o.state.shape
-    if o.state.dtype not in BYTES or o.stochastic or d_state not in HEADS_D_STATES or _state_bytes(o) < least:
+    if o.state.dtype not in BYTES or o.stochastic or d_state not in HEADS_D_STATES:
+        return False
+    if _state_bytes(o) < walked[d_state][o.x.itemsize] * 2**20:
         return False
     return vec == MAX_VECTOR_BYTES and o.state.strides[2] == d_state and headdim % heads_tile(d_state) == 0
 

@@ -33,20 +33,15 @@ from cuconv.selective_state_update.kernels_replay import (
     most_rows,
 )
 
-WALKED = {2: 7 * 2**20, 4: 5 * 2**20}
-"""Bytes of codes from which warps that put single tokens in states at once walk over heads, by the bytes of an element
-of x. On an H200 4, 5 and 6 MiB of int8 take 5.4, 6.1 and 7.0 us otherwise and 5.8, 7.0 and 7.0 so, with x of float32
-6.0, 7.5 and 8.1, and 6.4, 7.5 and 7.5."""
+WALKED: dict[int, dict[int, float]] = {64: {2: 5.5, 4: 5}, 128: {2: 7, 4: 5}, 256: {2: 10, 4: 6}}
+"""MiB of codes from which warps that put single tokens in states at once walk over heads, by d_state and the bytes of
+an element of x. On an H200 4, 5 and 6 MiB of int8 take 5.4, 6.1 and 7.0 us otherwise and 5.8, 7.0 and 7.0 so, with x of
+float32 6.0, 7.5 and 8.1, and 6.4, 7.5 and 7.5. With a d_state of 64 5 and 5.5 MiB take 6.3 and 8.2, and 6.6 and 6.8."""
 
 FOLD_RESIDENT = 5
 """Blocks of SelectiveStateUpdateFold with codes on a multiprocessor, beyond which groups of lanes have twice as many
 rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and
 7.3."""
-
-FOLD_LARGE = range(24 * 2**20, 96 * 2**20)
-"""Bytes of int16 states which have as few again. With x of float16, 24 MiB take 16.5 us so and 17.2 with twice as many,
-32 MiB 20.8 and 21.2; 16 MiB 12.3 and 11.3, 128 MiB 73.7 and 73.6, 256 MiB 143.8 and 141.8. With x of bfloat16, 24 MiB
-take 16.9 and 17.3, 64 MiB 39.1 both, 96 MiB 56.7 and 56.2, 192 MiB 110.0 and 107.6."""
 
 FEW_STATES = 8 * 2**20
 """Bytes of float32 states, with x of float16 or float32, below which a group of lanes puts a token in two rows at most.
@@ -226,7 +221,8 @@ def folds_at_once(step: plain.Operands, rings: Rings) -> bool:
     kernel = choose(Operands(step, rings, None, False))
     # Not at once, so it is one of the two that replay.
     assert isinstance(kernel, (SelectiveStateUpdateReplay, SelectiveStateUpdateReplayFew))
-    least = least_bytes(kernel, plain._dtype(step.state), step.x.itemsize, rings.window)
+    group_heads = step.state.shape[1] // step.B.shape[2]
+    least = least_bytes(kernel, plain._dtype(step.state), step.x.itemsize, rings.window, group_heads)
     return plain._state_bytes(step) < least
 
 
@@ -245,13 +241,13 @@ def choose(
     d_state = s.state.shape[3]
     fits, vec, index32 = capacity(d_state), _vector(o), _fits_index32(o)
     if o.fold and index32 and s.has_initial_state is None and _has_strides32(o):
-        if plain._walks_over_heads(s, vec, WALKED[s.x.itemsize]):
+        if plain._walks_over_heads(s, vec, WALKED):
             return SelectiveStateUpdateQuantisedFold(d_state, *map(plain._dtype, (s.x, s.state, s.A, s.B)))
         arrays = _arrays(o)
         if SelectiveStateUpdateQuantisedFoldSingle.takes(d_state, arrays["state_t"], arrays["b_t"], vec):
             rows = plain._rows(s, vec, True, False)
-            codes = plain._fewest_rows(s, SelectiveStateUpdateQuantisedFoldSingle(**arrays, rows=rows))
-            if codes.rows <= FEW_ROWS and plain._is_at_once(s, codes):
+            codes = plain._with_best_rows(s, SelectiveStateUpdateQuantisedFoldSingle(**arrays, rows=rows))
+            if codes.rows <= FEW_ROWS:
                 return codes
         if not s.quantised:
             found = _rows_to_fold(o)
@@ -327,11 +323,10 @@ def _rows_to_fold(o: Operands, token: bool = True) -> dict[str, Any]:
     if token and arrays["input_t"] is BFLOAT16 and state_t.itemsize == 2 and not s.quantised:
         # Eight rows have 150 registers a lane: 192 MiB take 119 us with them, 103 with four and 103 without rings.
         few = min(few, FEW_ROWS)
-    if token and s.quantised and is_whole(state_t, vec) and arrays["b_t"].itemsize == 2 and fits <= 128 and not masked:
+    if token and s.quantised and is_whole(state_t, vec) and arrays["b_t"].itemsize == 2 and fits <= 256 and not masked:
         kernel = SelectiveStateUpdateFold(**arrays, rows=few, token=True, masked=False, stochastic=False, index32=True)
         config, _ = kernel.launch_config(max(1, s.sequences), *s.state.shape[1:3])
-        is_large = state_t is INT16 and plain._state_bytes(s) in FOLD_LARGE
-        if config.grid[0] > FOLD_RESIDENT * multiprocessors(s.x.device) and not is_large:
+        if config.grid[0] > FOLD_RESIDENT * multiprocessors(s.x.device):
             few = min(rows, most_folded(fits, vec, state_t))
     return {**arrays, "rows": few, "masked": masked}
 

@@ -113,10 +113,11 @@ def selective_state_update_replay(
             however few they are. The new tokens are live after it.
         fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
             `selective_state_update`, which is quicker for small batches. False never does that. None does it where it
-            was measured to be quicker, by dtypes, the window and the bytes of states: with x, B and C of bfloat16,
-            d_state 64 or 128, heads of a multiple of 64 rows and a window of 16 for less than 16 MiB of float32, 13 of
-            bfloat16, float16 and float8_e4m3fn, 17 of int16 and 12 of int8; with x of float32 for states of any other
-            dtype. `cuconv/selective_state_update/borders.py` has all borders.
+            was measured to be quicker, by d_state, dtypes, the window and the bytes of states: with x, B and C of
+            bfloat16, d_state 128, heads of a multiple of 64 rows and a window of 16 for less than 16 MiB of float32, 13
+            of bfloat16, float16 and float8_e4m3fn, 17 of int16 and 12 of int8; with x of float32 for states of any
+            other dtype, and with any d_state but 64, 128 and 256. `cuconv/selective_state_update/borders.py` has all
+            borders.
         empty: True says that no sequence has live tokens. The step is that of `selective_state_update`: one token a
             sequence is put in the state, and rings and cursors are neither read nor written. So the rings stay empty.
         pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.

@@ -297,9 +297,9 @@ class ReplayRings:
         cursors: (slots, 4), int32.
         window: live tokens of a slot at most.
         nbytes: bytes of the rings, without the cursors.
-        empty: whether the rings never hold a token: they have room for one new token, and with these dtypes, this
-            window and states of as many slots replay takes less time for no number of sequences, or fold is True. Each
-            step is that of `selective_state_update` then, which cannot be given fold=False.
+        empty: whether the rings never hold a token: they have room for one new token, and with this d_state, these
+            dtypes, this window and states of as many slots replay takes less time for no number of sequences, or fold
+            is True. Each step is that of `selective_state_update` then, which cannot be given fold=False.
     """
 
     def __init__(

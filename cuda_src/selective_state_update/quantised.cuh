@@ -95,13 +95,14 @@ template <typename Traits>
 __device__ constexpr int blocks_of_codes() {
     using State = typename Traits::State;
     using Matrix = typename Traits::Matrix;
-    constexpr bool kIsCommon = Traits::kHasSharedDecay && Traits::kRowElements <= 128;
+    constexpr bool kIsCommon = Traits::kHasSharedDecay && Traits::kRowElements <= (kArch == 90 ? 256 : 128);
     constexpr bool kHasRoom = kIsCommon && sizeof(Matrix) == 2 && Traits::kVecs * sizeof(State) == 16;
     // Without instructions for 8-bit floats the compiler does eight rows at once unless registers are few.
     constexpr bool kIsComputed = kArch < 89 && kIsSame<State, float8_e4m3fn> && !Traits::kIsMany;
-    // With d_state 64 a sequence of int16 takes 2.93 us with 4 blocks, 3.09 with 5.
-    constexpr bool kIsFew = !kIsSame<typename Traits::Operands, SelectiveStateUpdateOperands> &&
-                            Traits::kRowsOfGroup <= 4 && Traits::kRowElements == 128;
+    // With d_state 64 and four rows a sequence of int16 takes 2.93 us with 4 blocks, 3.09 with 5.
+    constexpr int kFewRows = Traits::kRowElements >= 128 ? 4 : Traits::kRowElements == 64 ? 2 : 0;
+    constexpr bool kIsFew =
+        !kIsSame<typename Traits::Operands, SelectiveStateUpdateOperands> && Traits::kRowsOfGroup <= kFewRows;
     // Four rows of int16 leave registers for B and C of 32 bits: 64 sequences take 74 us so, and 93 with eight rows in
     // two blocks. 8-bit codes would take 14 % longer.
     constexpr bool kHasWide = kIsCommon && sizeof(Matrix) == 4 && kIsSame<State, short> && Traits::kVecs == 8 &&
@@ -113,6 +114,8 @@ __device__ constexpr int blocks_of_codes() {
            : Traits::kIsMany                            ? (Traits::kIsMasked || Traits::kIsChosen ? 2 : 3)
            : Traits::kIsMasked || Traits::kIsStochastic ? 2
            : kArch > 90                                 ? (Traits::kRowElements == 96 ? 2 : 3)
-           : kArch == 90 && kIsSame<Matrix, __nv_bfloat16> && (sizeof(State) == 1 || kIsFew) ? 5
-                                                                                             : 4;
+           : kArch == 90 && kIsSame<Matrix, __nv_bfloat16> &&
+                   (kIsFew || (sizeof(State) == 1 && Traits::kRowElements <= 128))
+               ? 5
+               : 4;
 }

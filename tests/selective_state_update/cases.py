@@ -305,7 +305,9 @@ class Case(cases.Case):
         changes: Any = {name: int(value) if name in counts else bool(int(value)) for name, _, value in words}
         index32, choose, fits = changes.pop("index32", True), planner.choose, planner._fits_index32
         heads = changes.pop("heads", False)
-        walked, most = (dict.fromkeys(planner.WALKED, 0), 2) if heads else (planner.WALKED, planner.MAX_HEADS)
+        walked, most = planner.WALKED, planner.MAX_HEADS
+        if heads:
+            walked, most = {d_state: dict.fromkeys(least, 0) for d_state, least in walked.items()}, 2
 
         def plan(o: planner.Operands) -> Plan:
             # Which kernel there is follows from the offsets.

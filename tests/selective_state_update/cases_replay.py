@@ -17,6 +17,7 @@ from cuconv.selective_state_update import plan as plain_planner
 from cuconv.selective_state_update import plan_replay as planner
 from cuconv.selective_state_update import reference
 from cuconv.selective_state_update import replay as operator
+from cuconv.selective_state_update.kernels_replay import SelectiveStateUpdateQuantisedFoldSingle
 from cuconv.selective_state_update.reference import SelectiveStateUpdate
 from cuconv.selective_state_update.reference_replay import Replay
 from tests.selective_state_update import cases as plain
@@ -153,8 +154,10 @@ class Case(plain.Case):
             return nullcontext()
         words = (word.partition("=") for word in self.force.split())
         changes: Any = {name: int(value) if name == "rows" else bool(int(value)) for name, _, value in words}
-        heads, at_once = changes.pop("heads", False), changes.pop("at_once", True)
-        walked, most = (dict.fromkeys(planner.WALKED, 0), 2) if heads else (planner.WALKED, plain_planner.MAX_HEADS)
+        heads, has_few = changes.pop("heads", False), changes.pop("few", True)
+        few, walked, most = SelectiveStateUpdateQuantisedFoldSingle, planner.WALKED, plain_planner.MAX_HEADS
+        if heads:
+            walked, most = {d_state: dict.fromkeys(least, 0) for d_state, least in walked.items()}, 2
         choose, work, few_work = planner.choose, planner.work, planner.few_work
 
         def plan(o: planner.Operands) -> Plan:
@@ -165,7 +168,7 @@ class Case(plain.Case):
                 mock.patch.object(planner, "FEW_LEAST", 0 if self.work else planner.FEW_LEAST),
                 mock.patch.object(planner, "WALKED", walked),
                 mock.patch.object(plain_planner, "MAX_HEADS", most),
-                mock.patch.object(plain_planner, "AT_ONCE", plain_planner.AT_ONCE if at_once else {}),
+                mock.patch.object(few, "takes", few.takes if has_few else lambda *arrays: False),
             ):
                 return planner.plan(o)
 
@@ -276,8 +279,9 @@ UNIT = (
     Case(3, 2, 37, 128, fold=True, force="rows=8", seed=5),
     Case(3, 2, 37, 128, fold=True, force="rows=16", dtype="float32", fresh=True),
     Case(3, 2, 37, 16, fold=True, force="rows=2", dtype="float32", state_dtype="bfloat16", seed=5),
-    Case(5, 2, 37, 128, state_dtype="int8", fold=True, force="rows=8 at_once=0", **SERVED),
-    Case(3, 2, 70, 128, state_dtype="int16", fold=True, force="rows=8 at_once=0", lies="fused", window=16, live=16),
+    Case(3, 2, 20, 64, fold=True, dtype="float16", A_dtype="", fresh=True),
+    Case(5, 2, 37, 128, state_dtype="int8", fold=True, force="rows=8 few=0", **SERVED),
+    Case(3, 2, 70, 128, state_dtype="int16", fold=True, force="rows=8 few=0", lies="fused", window=16, live=16),
     # The same of codes of few sequences.
     Case(5, 2, 37, 128, 2, state_dtype="int8", fold=True, **SERVED),
     Case(4, 2, 70, 128, state_dtype="int16", fold=True, force="rows=4", lies="fused", window=16, live=16),
@@ -299,6 +303,9 @@ UNIT = (
     Case(3, 2, 64, 128, state_dtype="int8", fold=True, force="rows=4", live=0, committed=True, A_dtype=""),
     Case(6, 2, 40, 128, state_dtype="int8", fold=True, pool="slot_strided", window=32, room=3, **SERVED),
     Case(3, 2, 9, 128, state_dtype="int16", fold=True, softplus=False, dtype="float16", A_dtype=""),
+    Case(5, 2, 37, 256, 2, state_dtype="int8", fold=True, force="rows=2", **SERVED),
+    Case(3, 2, 40, 256, state_dtype="int16", fold=True, force="rows=4", lies="fused", window=16, live=16),
+    Case(4, 2, 20, 64, state_dtype="int16", fold=True, committed=True, pool="slot_strided"),
     # The same where some rings or all are empty.
     Case(5, 4, 8, 128, 2, fold=True, committed=True),
     Case(3, 2, 10, 128, fold=True, live=0),

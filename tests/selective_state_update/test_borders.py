@@ -86,9 +86,42 @@ MEASURED = (
 )
 
 
-def folds(state_dtype: str, dtype: str, window: int, batch: int) -> bool:
+# The dtype of states, d_state, heads of 64 rows in 8 groups, sequences with x of bfloat16 and a window of 16, and
+# microseconds: without rings, as long as which tokens put in states at once take, and in turn.
+OTHERS = (
+    ("float32", 64, 128, 6, 8.62, 8.62),
+    ("float32", 64, 128, 10, 13.10, 10.36),
+    ("float32", 64, 128, 80, 85.73, 52.69),
+    ("float32", 64, 24, 107, 23.64, 17.73),
+    ("bfloat16", 64, 24, 107, 12.89, 13.69),
+    ("bfloat16", 64, 128, 40, 23.39, 17.99),
+    ("bfloat16", 64, 24, 427, 44.45, 37.35),
+    ("float16", 64, 24, 107, 12.95, 15.29),
+    ("float16", 64, 128, 80, 44.49, 33.01),
+    ("int16", 64, 128, 20, 15.25, 12.46),
+    ("int16", 64, 24, 213, 26.44, 29.27),
+    ("int16", 64, 24, 427, 48.48, 50.46),
+    ("int8", 64, 128, 32, 13.68, 12.11),
+    ("int8", 64, 24, 683, 44.51, 56.74),
+    ("float32", 256, 128, 2, 10.85, 10.99),
+    ("float32", 256, 24, 27, 23.56, 24.97),
+    ("float32", 256, 128, 10, 43.77, 36.43),
+    ("float32", 256, 24, 107, 85.71, 72.66),
+    ("bfloat16", 256, 128, 5, 12.91, 14.70),
+    ("bfloat16", 256, 24, 53, 23.26, 23.45),
+    ("bfloat16", 256, 128, 20, 43.80, 35.98),
+    ("bfloat16", 256, 24, 107, 44.41, 38.48),
+    ("float16", 256, 128, 40, 85.70, 87.23),
+    ("int16", 256, 128, 40, 88.48, 103.5),
+    ("float32", 32, 128, 32, 18.88, 26.35),
+    ("bfloat16", 16, 128, 128, 20.27, 38.00),
+    ("int8", 48, 128, 64, 30.10, 63.84),
+)
+
+
+def folds(state_dtype: str, dtype: str, window: int, batch: int, nheads: int = 128, d_state: int = 128) -> bool:
     """What is chosen where the caller does not say it."""
-    workload = workload_of(batch, window=window, dtype=dtype, state_dtype=state_dtype)
+    workload = workload_of(batch, nheads, 64, d_state, window=window, dtype=dtype, state_dtype=state_dtype)
     free = replace(workload, options={**workload.options, "fold": None})
     with assuming(132):
         (launch,) = launches_of(selective_state_update_replay, **free.abstract())
@@ -101,6 +134,14 @@ def test_the_choice_takes_no_more_time(
 ) -> None:
     chosen = at_once if folds(state_dtype, dtype, window, batch) else in_turn
     assert chosen <= min(at_once, in_turn) * (1 + SLACK)
+
+
+@pytest.mark.parametrize(("state_dtype", "d_state", "nheads", "batch", "at_once", "in_turn"), OTHERS)
+def test_the_choice_of_another_d_state_takes_no_more_time(
+    state_dtype: str, d_state: int, nheads: int, batch: int, at_once: float, in_turn: float
+) -> None:
+    chosen = at_once if folds(state_dtype, "bfloat16", 16, batch, nheads, d_state) else in_turn
+    assert chosen <= at_once * (1 + SLACK)
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])

@@ -350,7 +350,7 @@ def test_a_fold_takes_fewer_registers_where_all_blocks_run_at_once_then(
 
 @pytest.mark.parametrize(
     ("batch", "dtype", "state_dtype", "rows"),
-    [(64, "float32", "int16", 4), (64, "bfloat16", "int16", 8), (64, "float16", "int16", 8)],
+    [(128, "float32", "int16", 4), (128, "bfloat16", "int16", 8), (128, "float16", "int16", 8)],
 )
 def test_rows_of_int16_beside_float32_leave_registers_for_four_blocks(
     batch: int, dtype: str, state_dtype: str, rows: int
@@ -365,7 +365,8 @@ def test_rows_of_int16_beside_float32_leave_registers_for_four_blocks(
         (96, "bfloat16", "bfloat16", 4),
         (96, "float16", "bfloat16", 8),
         (16, "bfloat16", "int16", 4),
-        (64, "bfloat16", "int16", 8),
+        (8, "bfloat16", "int16", 8),
+        (128, "bfloat16", "int16", 8),
     ],
 )
 def test_a_fold_has_the_rows_that_were_quickest(batch: int, dtype: str, state_dtype: str, rows: int) -> None:
@@ -399,18 +400,47 @@ def test_codes_have_few_rows_where_all_blocks_run_at_once(
     assert is_single is (rows < 8 and dtype != "float32") and (fold.rows == rows or not is_single)
 
 
-@pytest.mark.parametrize(("d_state", "rows"), [(120, 4), (96, 4), (200, 8), (256, 8)])
+@pytest.mark.parametrize(
+    ("batch", "d_state", "state_dtype", "rows"),
+    [
+        *((batch, 64, "int16", rows) for batch, rows in ((1, 2), (5, 2), (6, 4), (12, 4))),
+        *((batch, 64, "int8", rows) for batch, rows in ((1, 2), (5, 2), (6, 4), (9, 4))),
+        *((batch, 128, "int16", rows) for batch, rows in ((8, 8), (9, 4), (32, 4), (64, 8))),
+        *((batch, 256, "int16", rows) for batch, rows in ((1, 2), (2, 4), (3, 8), (4, 8), (5, 4), (64, 4))),
+        *((batch, 256, "int8", rows) for batch, rows in ((1, 2), (2, 4), (3, 8), (4, 8))),
+    ],
+)
+def test_codes_have_the_rows_that_were_quickest(batch: int, d_state: int, state_dtype: str, rows: int) -> None:
+    sizes = {"d_state": d_state, "state_dtype": state_dtype}
+    with assuming(132):
+        plain = kernel_of(selective_state_update, workloads.selective_state_update(batch, **sizes))
+        fold = kernel_of(
+            selective_state_update_replay, workloads.selective_state_update_replay(batch, fold=True, **sizes)
+        )
+    assert isinstance(plain, SelectiveStateUpdateQuantisedSingle)
+    assert (plain.rows, fold.rows) == (rows, rows)
+    assert isinstance(fold, SelectiveStateUpdateQuantisedFoldSingle) is (rows < 8)
+
+
+@pytest.mark.parametrize(("d_state", "rows"), [(120, 4), (96, 4), (200, 8)])
 def test_codes_of_other_d_states_keep_their_rows(d_state: int, rows: int) -> None:
     workload = workloads.selective_state_update(2, 128, 64, d_state, state_dtype="int16")
     assert kernel_of(selective_state_update, workload).rows == rows
 
 
 @pytest.mark.parametrize(
-    ("batch", "dtype", "walks"),
-    [(6, "bfloat16", False), (7, "bfloat16", True), (6, "float16", False), (3, "float32", False), (4, "float32", True)],
+    ("batch", "d_state", "dtype", "walks"),
+    [
+        *((batch, 128, "bfloat16", walks) for batch, walks in ((6, False), (7, True))),
+        *((batch, 128, "float32", walks) for batch, walks in ((3, False), (4, True))),
+        (6, 128, "float16", False),
+        *((batch, 64, "bfloat16", walks) for batch, walks in ((9, False), (10, True))),
+        *((batch, 256, "bfloat16", walks) for batch, walks in ((4, False), (5, True))),
+        *((batch, 256, "float32", walks) for batch, walks in ((2, False), (3, True))),
+    ],
 )
-def test_warps_walk_over_heads_from_where_that_is_quicker(batch: int, dtype: str, walks: bool) -> None:
-    workload = workloads.selective_state_update(batch, dtype=dtype, state_dtype="int8")
+def test_warps_walk_over_heads_from_where_that_is_quicker(batch: int, d_state: int, dtype: str, walks: bool) -> None:
+    workload = workloads.selective_state_update(batch, d_state=d_state, dtype=dtype, state_dtype="int8")
     kernel = kernel_of(selective_state_update, workload)
     assert isinstance(kernel, SelectiveStateUpdateQuantisedHeads) is walks
 
