@@ -64,14 +64,15 @@ def lanes(capacity: int, vec: int, state_t: DType) -> int:
 def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many: bool) -> int:
     """Rows per group of lanes at most: what their states, and A where rows differ in it, leave registers for.
 
-    A lane has twice as many codes of a row, so that one row each would be few per warp: on an H200 4 tokens of 32
-    sequences of Mamba-2 with 128 heads take 120 us with 4 rows of int8, 157 with 2 and 188 with 1, one block each.
+    What a token costs whatever the rows is much: on an H200 4 tokens of 32 sequences of Mamba-2 with 128 heads take 179
+    us with one row of bfloat16, 130 with two and 118 with four or eight, 220 with four of float32 and 208 with eight. A
+    lane has twice as many codes of a row: 188 with one of int8, 157 with two and 120 with four, one block each.
     """
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
     # Addresses of narrow accesses take registers, too.
     most = (64 if many else 128) // (1 if vec * state_t.itemsize == MAX_VECTOR_BYTES else 2)
-    limit = 16 if not shared_decay or (many and state_t not in CODES) else most
+    limit = 16 if not shared_decay else most // 2 if many and state_t not in CODES else most
     fitting = [rows for rows in ROWS if rows <= sharing and rows * elements <= limit]
     return max(fitting, default=1)
 

@@ -40,6 +40,10 @@ LARGE = 192 * 2**20
 of copy with 4 rows and stores that do not stay in the cache, 0.92 with 16 rows or ordinary stores; 512 MiB 0.93
 with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
 
+SEVERAL_LARGE = 32 * 2**20
+"""The same for several tokens, after each of which states are stored: 4 tokens of 8 sequences of float32, 32 MiB, take
+57.7 us with four rows and 55.1 with eight, of 4 sequences 30.0 both, of one 9.2 and 9.4."""
+
 WHOLE = 96 * 2**20
 """Bytes of states from which whole rows make no difference. With those of few sequences a step takes less time: on an
 H200 1, 2, 4, 8 and 16 of bfloat16 6, 2, 12, 2 and 0.4 % (Mamba-2, 128 heads), 64 as long."""
@@ -345,7 +349,8 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool, keeps_rows: boo
     """Rows per group of lanes: many when there is much to do, few where that leaves too few warps."""
     _, nheads, headdim, d_state = o.state.shape
     fits = capacity(d_state)
-    most = FEW_ROWS if not o.quantised and (_is_chosen(o) or _state_bytes(o) < LARGE) else max(ROWS)
+    is_few = _is_chosen(o) or _state_bytes(o) < (SEVERAL_LARGE if many else LARGE)
+    most = FEW_ROWS if is_few and not o.quantised else max(ROWS)
     if not keeps_rows and _is_paired(o, shared_decay):
         most = 2
     if o.state.dtype is INT16 and shared_decay and not many and o.B.itemsize == 4:

@@ -180,7 +180,7 @@ ELSEWHERE = {
     ("SelectiveScanVarlenFwd", 86): 184,
     ("SelectiveScanVarlenFwd", 89): 88,
     ("SelectiveStateUpdateDecays", 100): 8,
-    ("SelectiveStateUpdateQuantised", 80): 16,
+    ("SelectiveStateUpdateQuantised", 80): 20,
     ("SelectiveStateUpdateQuantised", 86): 76,
 }
 """Bytes per thread that variants of covering sets keep in local memory on architectures where SPILLS allows fewer.

@@ -349,6 +349,15 @@ def test_a_fold_takes_fewer_registers_where_all_blocks_run_at_once_then(
 
 
 @pytest.mark.parametrize(
+    ("batch", "state_dtype", "rows"),
+    [(1, "", 4), (32, "", 4), (4, "float32", 4), (8, "float32", 8), (128, "float32", 8)],
+)
+def test_several_tokens_have_the_rows_that_were_quickest(batch: int, state_dtype: str, rows: int) -> None:
+    workload = workloads.selective_state_update(batch, tokens=4, state_dtype=state_dtype)
+    assert kernel_of(selective_state_update, workload).rows == rows
+
+
+@pytest.mark.parametrize(
     ("batch", "dtype", "state_dtype", "rows"),
     [(128, "float32", "int16", 4), (128, "bfloat16", "int16", 8), (128, "float16", "int16", 8)],
 )
