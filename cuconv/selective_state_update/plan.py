@@ -78,7 +78,7 @@ AT_ONCE = {BFLOAT16: 5, FLOAT16: 4}
 two at least, as let all blocks run at once. Measured on an H200 for Mamba-2 with 128 heads: 2, 4 and 5 sequences of
 int8 take 3.97, 5.52 and 6.35 us so and 4.20, 6.09 and 7.18 with twice as many rows; 3 take 5.66 with two and 4.91 with
 four, 6 8.55 with four and 7.60 with eight; 4 and 6 of int16 6.8 and 10.2 with four, and 7.3 and 9.1 with eight. Where
-blocks wait for others whatever rows they have, int16 has four, below FULL_ROWS bytes unless d_state is 256: 16 and 32
+blocks wait for others whatever the rows, int16 has four, from FULL_ROWS bytes on only with a d_state of 256: 16 and 32
 sequences take 20.7 and 38.0 us so and 21.0 and 38.6 with eight, 64 and 128 72.8 and 141.1, and 72.8 and 139.5; with a
 d_state of 256 16 and 32 37.5 and 70.5, and 40.1 and 74.9."""
 

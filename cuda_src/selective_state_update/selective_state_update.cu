@@ -26,7 +26,10 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
           bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
 struct SelectiveStateUpdateTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kMinBlocks = 1;
+    // 4 tokens of 32 sequences of float32 take 96 us so and 115 with 3 blocks, if only the last state is stored.
+    static constexpr bool kHasRoom = kMany && kSharedDecay && !kMasked && !kChosen && !kStochastic && kIndex32 &&
+                                     sizeof(state_t) == 4 && sizeof(b_t) == 2 && kVec == 4 && kDState <= 256;
+    static constexpr int kMinBlocks = kHasRoom && kArch == 90 ? 5 : 1;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
 };
