@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             float own[kVec];
 #pragma unroll
             for (int c = 0; c < kVec; ++c) own[c] = walk.sums[c].at(j) * kSumScale<input_t, kSilu>;
-            store<Keep::kWhole>(at_part + static_cast<index_t>(j) * params.dim, ChannelSums<kVec>::from_floats(own));
+            store(at_part + static_cast<index_t>(j) * params.dim, ChannelSums<kVec>::from_floats(own));
         }
     }
     if (kHalo > 0 && ends_inside) walk.end(firsts + params.block_vecs.divisor, dx_bytes);
