@@ -30,7 +30,7 @@ CAPACITIES = (*D_STATES, MAX_D_STATE)
 """D_STATES and a kernel for all above them."""
 
 HEADS_D_STATES = (64, 128, 256)
-"""The d_state of kernels of which warps walk over heads, and of those of few sequences of codes."""
+"""The d_state of kernels of which warps walk over heads, and of codes whose rows a group were measured."""
 
 WHOLE_D_STATE = 128
 """The most states per row that have a kernel for whole rows."""

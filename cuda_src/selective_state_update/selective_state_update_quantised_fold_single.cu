@@ -1,6 +1,6 @@
-// Puts the live tokens of rings and the next token of the sequence in states of codes, for few sequences: what
-// selective_state_update_fold.cu does, by the warps of selective_state_update_quantised_single.cu, which take as long
-// as without rings where no token is live.
+// Puts the live tokens of rings and the next token of the sequence in states of codes, up to four rows a group of
+// lanes: what selective_state_update_fold.cu does, by the warps of selective_state_update_quantised_single.cu, which
+// take as long as without rings where no token is live.
 //
 // Layout: selective_state_update_quantised_single.cu's; rings as in replay.cuh, of which all offsets fit in int32 from
 // the beginning of their slot.
