@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import (
@@ -28,6 +29,9 @@ MAX_D_STATE = 512
 
 CAPACITIES = (*D_STATES, MAX_D_STATE)
 """D_STATES and a kernel for all above them."""
+
+HALVED_D_STATE = structs.constant(source.load(), "selective_state_update/quantised_heads.cuh", "kHalvedDState")
+"""The d_state of which a warp may walk over half a head."""
 
 HEADS_D_STATES = (64, 128, 256)
 """The d_state of kernels of which warps walk over heads, and of codes whose rows a group were measured."""
@@ -275,6 +279,26 @@ class SelectiveStateUpdate(_Steps):
 
     STATES = FLOATS
 
+    crowded: bool = False
+    """Whether a multiprocessor has more blocks than registers want."""
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveStateUpdate]:
+        for kernel in super().variants():
+            assert isinstance(kernel, SelectiveStateUpdate)
+            if kernel.state_t is not FLOAT32 or not kernel.may_be_crowded:
+                yield kernel
+            if kernel.may_be_crowded:
+                yield replace(kernel, crowded=True)
+
+    @property
+    def may_be_crowded(self) -> bool:
+        """Whether a lane has the usual work of several tokens, and nothing that takes further registers."""
+        takes_more = self.masked or self.chosen or self.stochastic or not self.index32 or self.b_t.itemsize > 2
+        is_whole = self.vec * self.state_t.itemsize == MAX_VECTOR_BYTES
+        is_usual = self.state_t is FLOAT32 or (self.d_state in HEADS_D_STATES and self.rows == FEW_ROWS)
+        return self.many and self.shared_decay and self.d_state <= 256 and is_whole and is_usual and not takes_more
+
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateQuantised(_Steps):
@@ -322,10 +346,11 @@ class WalkedHeads(Kernel):
         return heads_tile(self.d_state)
 
     def launch_config(self, batch: int, nheads: int, headdim: int, heads: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences, `heads` heads a warp; ValueError when they are too many."""
+        """The launch for this many sequences, `heads` heads a warp, or for 0 half of one; ValueError for too many."""
+        warps = batch * nheads // heads if heads else 2 * batch * nheads
         if batch * nheads > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {batch * nheads} heads; a launch takes at most {MAX_DIVIDEND}")
-        config = self.config(ceil_div(batch * nheads // heads, self.warps))
+        config = self.config(ceil_div(warps, self.warps))
         numbers = {"row_tiles": fast_div(headdim // self.tile), "nheads": fast_div(nheads), "heads": heads}
         return config, numbers
 

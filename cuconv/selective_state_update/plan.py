@@ -20,6 +20,7 @@ from cuconv.selective_state_update.kernels import (
     DECAYS_SEQUENCES,
     FEW_LANES,
     FEW_ROWS,
+    HALVED_D_STATE,
     HEADS_D_STATES,
     ROWS,
     SelectiveStateUpdate,
@@ -42,7 +43,13 @@ with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
 
 SEVERAL_LARGE = 32 * 2**20
 """The same for several tokens, after each of which states are stored: 4 tokens of 8 sequences of float32, 32 MiB, take
-57.7 us with four rows and 55.1 with eight, of 4 sequences 30.0 both, of one 9.2 and 9.4."""
+57.7 us with four rows and 55.1 with eight, of 4 sequences 30.0 both, of one 9.2 and 9.4. States of 16 bits crowd their
+multiprocessors from there on: of bfloat16 32 and 128 sequences, 64 and 256 MiB, take 109 and 420 us so and 118 and 458
+otherwise, 8 31.7 and 31.9, 4 17.8 and 17.3, one 7.3 and 7.0."""
+
+CROWDED = 256
+"""The d_state with which states of 16 bits do so at any size: 1, 4, 8 and 32 sequences of bfloat16 take 9.6, 30.1, 55.9
+and 210 us so and 11.8, 34.0, 63.2 and 237 otherwise."""
 
 WHOLE = 96 * 2**20
 """Bytes of states from which whole rows make no difference. With those of few sequences a step takes less time: on an
@@ -59,16 +66,21 @@ PAIRED = (64, 128)
 """The d_state of such states. With 16, 32 sequences take 11.2 us so and 10.2 with four rows; with 256, 8 take 35.9 and
 35.3."""
 
-WALKED = {64: {2: 5, 4: 5}, 128: {2: 7, 4: 4}, 256: {2: 10, 4: 6}}
+WALKED = {64: {2: 5, 4: 5}, 128: {2: 7, 4: 4}, 256: {2: 8, 4: 4}}
 """MiB of codes from which warps walk over heads, by d_state and the bytes of an element of x. Measured on an H200 for
 Mamba-2 with 128 heads: with a d_state of 128 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us otherwise, and 7.5, 7.7
 and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB take 14.4 and 12.5, 64 MiB
 43.1 and 39.2, 256 MiB 166 and 142. With 64 4, 5 and 5.5 MiB take 6.0, 6.8 and 8.6, and 5.9, 6.7 and 7.0; of
-float8_e4m3fn 4 MiB 5.7 and 5.9. With 256 4, 8, 10 and 12 MiB take 5.8, 8.9, 11.6 and 12.8, and 9.0, 9.8, 11.6 and 12.2;
-with x of float32 4, 6 and 8 MiB 6.1, 9.4 and 10.4, and 8.9, 9.3 and 9.8."""
+float8_e4m3fn 4 MiB 5.7 and 5.9. With 256 6, 8 and 10 MiB take 7.6, 8.9 and 12.0, and 8.0, 8.4 and 10.3 by halves of
+heads; with x of float32 4 and 6 MiB 7.1 and 11.0, and 6.6 and 8.4."""
 
 MAX_HEADS = 1
 """Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
+
+HALVED = 16 * 2**20
+"""Bytes of codes with a d_state of 256 up to which a warp walks over half a head. On an H200 with Mamba-2 of 128 heads
+and int8 8, 10, 12 and 16 MiB take 8.4, 10.1, 10.7 and 12.8 us so, and 9.6, 11.7, 12.1 and 13.0 otherwise; 24 MiB 18.3
+and 17.8. With a d_state of 128, of which a head has two tiles instead of four, 8 MiB take 9.0 and 8.2."""
 
 MANY_WARPS = 1024
 """Warps below which a group of lanes takes fewer rows, so that more warps share the work."""
@@ -243,16 +255,19 @@ def choose(
     if has_strides32 and not o.stochastic and d_state <= max(D_STATES):
         codes = SelectiveStateUpdateQuantisedSingle(**division, stream=stream)
         return _with_best_rows(o, codes) if shared_decay else codes
-    kind = SelectiveStateUpdateQuantised if o.quantised else SelectiveStateUpdate
-    return kind(
-        **division,
-        many=many,
-        chosen=chosen,
-        stream=stream,
-        stochastic=o.stochastic,
+    division |= {
+        "many": many,
+        "chosen": chosen,
+        "stream": stream,
+        "stochastic": o.stochastic,
         # Without several tokens or a choice, and where codes are rounded at random, offsets have 64 bits.
-        index32=index32 and (many or chosen) and not (o.quantised and o.stochastic),
-    )
+        "index32": index32 and (many or chosen) and not (o.quantised and o.stochastic),
+    }
+    if o.quantised:
+        return SelectiveStateUpdateQuantised(**division)
+    kernel = SelectiveStateUpdate(**division)
+    is_crowded = o.state.dtype is FLOAT32 or d_state == CROWDED or _state_bytes(o) >= SEVERAL_LARGE
+    return replace(kernel, crowded=is_crowded and kernel.may_be_crowded)
 
 
 def _with_best_rows(o: Operands, kernel: Codes) -> Codes:
@@ -381,8 +396,11 @@ def _walks_over_heads(o: Operands, vec: int, walked: Mapping[int, Mapping[int, f
 
 
 def _heads(o: Operands) -> int:
-    """Heads per warp, all of one group."""
-    return math.gcd(o.state.shape[1] // o.B.shape[2], MAX_HEADS)
+    """Heads per warp, all of one group; 0 for half of one."""
+    _, nheads, headdim, d_state = o.state.shape
+    if d_state == HALVED_D_STATE and headdim // heads_tile(d_state) % 2 == 0 and _state_bytes(o) <= HALVED:
+        return 0
+    return math.gcd(nheads // o.B.shape[2], MAX_HEADS)
 
 
 def _state_bytes(o: Operands) -> int:

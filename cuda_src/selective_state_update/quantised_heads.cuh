@@ -12,6 +12,9 @@ template <int kDState, typename input_t, typename state_t, typename a_t, typenam
     static constexpr int kPart = 2;  // rows of a group that are advanced at once
 };
 
+// The d_state of which a warp may walk over half a head.
+inline constexpr int kHalvedDState = 256;
+
 // A tile of the heads that a warp walks over, and where its elements lie in an array with strides of heads and rows.
 struct WalkedTile {
     int head;  // counted from the warp's first one
@@ -51,7 +54,7 @@ struct StagedCodes {
     __device__ __forceinline__ StateVec* place(int r) const { return own + r * kWarpSize; }
 };
 
-// The heads that a warp walks over: their sequence, and the parameters of one of them in each lane.
+// The heads that a warp walks over, or half of one: their sequence, and the parameters of one of them in each lane.
 template <typename Traits>
 struct WalkedHeads {
     using input_t = typename Traits::Input;
@@ -60,12 +63,31 @@ struct WalkedHeads {
     int batch;
     int first;
     int count;
+    int first_tile;  // of the first head
+    int tiles;       // of all of them
 
-    __device__ __forceinline__ WalkedHeads(const Operands& p, unsigned number, int heads) : count(heads) {
-        const QuotientRemainder batch_head = divide(number * heads, p.nheads);
+    template <typename Params>
+    __device__ __forceinline__ WalkedHeads(const Params& params, unsigned number) : count(params.heads) {
+        const Operands& p = params.operands;
+        unsigned walk = number;
+        const int halved = Traits::kRowElements == kHalvedDState && params.heads == 0;
+        if constexpr (Traits::kRowElements == kHalvedDState) {
+            count = max(count, 1);
+            walk = number >> halved;
+        }
+        tiles = count * static_cast<int>(p.row_tiles.divisor) >> halved;
+        first_tile = static_cast<int>(number & halved) * tiles;
+        const QuotientRemainder batch_head = divide(walk * count, p.nheads);
         batch = static_cast<int>(batch_head.quotient);
         first = static_cast<int>(batch_head.remainder);
     }
+
+    // Whether a tile is the warp's own.
+    __device__ __forceinline__ bool have(const WalkedTile& tile, int tiles_of_head) const {
+        if constexpr (Traits::kRowElements != kHalvedDState) return tile.head < count;
+        return tile.head * tiles_of_head + tile.number < first_tile + tiles;
+    }
+    __device__ __forceinline__ bool are_first() const { return first == 0 && first_tile == 0; }
 
     // The head whose parameters the lane holds.
     __device__ __forceinline__ int own() const { return first + min(lane_id(), count - 1); }
@@ -94,17 +116,17 @@ struct WalkedHeads {
 template <typename Rows, typename Params>
 __device__ __forceinline__ void fold_heads(const Params& params, unsigned number) {
     const typename Rows::Operands& p = params.operands;
-    const WalkedHeads<Rows> heads(p, number, params.heads);
+    const WalkedHeads<Rows> heads(params, number);
     const int tiles = static_cast<int>(p.row_tiles.divisor);
     const int slot = uniform(load_slot<Rows>(p, heads.batch));
     const RingCursor cursor(params, slot);
-    if (heads.first == 0 && lane_id() == 0) cursor.leave(0, cursor.live);
+    if (heads.are_first() && lane_id() == 0) cursor.leave(0, cursor.live);
     float* const scales = static_cast<float*>(params.state_scale) + slot * index_t{params.state_scale_stride[0]} +
                           heads.place(params.state_scale_stride + 1);
     WarpRows warp = {};
     warp.batch = heads.batch;
 #pragma unroll 1
-    for (WalkedTile tile{0, 0}; tile.head < heads.count; tile = tile.next(tiles)) {
+    for (WalkedTile tile{0, heads.first_tile}; heads.have(tile, tiles); tile = tile.next(tiles)) {
         warp.head = heads.first + tile.head;
         warp.first_row = tile.number * Rows::kTile;
         const TokenCursor<Rows> at(p, warp, warp.batch, 0);
@@ -136,39 +158,40 @@ __device__ __forceinline__ bool walk_heads(const Params& params, unsigned number
     constexpr int kLanes = Rows::kLanes;
     constexpr int kPart = Rows::kPart;
     const typename Rows::Operands& p = params.operands;
-    const WalkedHeads<Rows> heads(p, number, params.heads);
+    const WalkedHeads<Rows> heads(params, number);
     // Whole warps leave: the shuffles stay complete.
     if (heads.batch >= p.batch) {
         wait_for_preceding();
         return true;
     }
     const int tiles = static_cast<int>(p.row_tiles.divisor);
-    const int count = heads.count * tiles;
     const bool is_row = lane_id() < kTile;
     const int slot = uniform(load_slot<Rows>(p, heads.batch));
     input_t* const out = static_cast<input_t*>(p.out) + heads.token_place(p.out_stride);
     if (slot < 0) {
         wait_for_preceding();
         if (p.keeps_padding || !is_row) return true;
-        for (WalkedTile at{0, 0}; at.head < heads.count; at = at.next(tiles)) {
+        for (WalkedTile at{0, heads.first_tile}; heads.have(at, tiles); at = at.next(tiles)) {
             out[at.offset<kTile>(p.out_stride + 2)] = Dtype<input_t>::from_float(0.0f);
         }
         return true;
     }
     const index_t own = heads.first * p.state_stride[1] + lane_id() / kLanes * p.state_stride[2] + Rows::element(0);
     State* const from = static_cast<State*>(p.state) + slot * index_t{p.state_stride[0]} + own;
+    WalkedTile at{0, heads.first_tile};
     const Staged staged{shared + lane_id()};
     // Whether the cursor comes to shared memory with the first codes, and is looked at in front of the walk instead of
     // with the first sums of every tile. On an H200 5, 8 and 12 sequences of float8_e4m3fn with x of float32 take 7.74,
     // 8.59 and 10.80 us so, 8.14, 9.02 and 11.14 otherwise, and 7.75, 8.59 and 10.83 without rings. 8 of bfloat16 x
     // take 8.66 us so and 8.12 otherwise; 32 of int8 with x of float32 23.2 and 22.8.
-    constexpr bool kLooksFirst = kFolds && !kStartsEarly && kIsSame<State, float8_e4m3fn> && sizeof(input_t) > 2;
+    constexpr bool kIsSlow = kIsSame<State, float8_e4m3fn> || Rows::kRowElements == kHalvedDState;
+    constexpr bool kLooksFirst = kFolds && !kStartsEarly && kIsSlow && sizeof(input_t) > 2;
     if constexpr (kLooksFirst) {
         if (lane_id() == 1) copy_async<4>(live, RingCursor::place_of(params, slot) + 1);
     }
 #pragma unroll
     for (int first = 0; first < Rows::kRowsOfGroup; first += kPart) {
-        staged.template start<kPart>(first, from);
+        staged.template start<kPart>(first, from + at.offset<kTile>(p.state_stride + 1));
         end_copy_group();
     }
     const auto A = static_cast<const typename Rows::A*>(p.A)[heads.own() * p.A_stride[0]];
@@ -181,10 +204,9 @@ __device__ __forceinline__ bool walk_heads(const Params& params, unsigned number
     dt.load(p.dt, heads.batch * p.dt_stride[0] + heads.own() * p.dt_stride[2], p.dt_is_float32);
     const auto* const x = static_cast<const input_t*>(p.x) + heads.token_place(p.x_stride);
     const int own_z = heads.token_place(p.z_stride);
-    WalkedTile at{0, 0};
     // The call may write its outputs over x.
-    Vec<input_t, 1> own_x = load<1, Memory::kMutable>(x);
-    float scale = *scales_from;
+    Vec<input_t, 1> own_x = load<1, Memory::kMutable>(x + at.offset<kTile>(p.x_stride + 2));
+    float scale = scales_from[at.offset<kTile>(params.state_scale_stride + 1)];
     int target = slot;
     if constexpr (!kFolds) target = uniform(p.is_read_only ? -1 : load_destination<Rows>(p, heads.batch, 0, slot));
     State* const to = kFolds ? from : static_cast<State*>(p.state) + max(target, 0) * index_t{p.state_stride[0]} + own;
@@ -211,7 +233,7 @@ __device__ __forceinline__ bool walk_heads(const Params& params, unsigned number
     // Says that there is nothing to be committed.
     const auto leave = [&] {
         if constexpr (kFolds) {
-            if (heads.first == 0 && lane_id() / 2 == 1) RingCursor::place_of(params, slot)[lane_id()] = 0;
+            if (heads.are_first() && lane_id() / 2 == 1) RingCursor::place_of(params, slot)[lane_id()] = 0;
         }
     };
     if constexpr (kLooksFirst) {
@@ -221,11 +243,11 @@ __device__ __forceinline__ bool walk_heads(const Params& params, unsigned number
     }
 
 #pragma unroll 1
-    for (int t = 0; t < count; ++t) {
+    for (int t = 0; t < heads.tiles; ++t) {
         const Row row(from_lane(step, at.head) * own_x.to_float(0), from_lane(head_decay, at.head) * scale);
         const WalkedTile next = at.next(tiles);
         Vec<input_t, 1> next_x = own_x;
-        if (t + 1 < count) {
+        if (t + 1 < heads.tiles) {
             next_x = load<1, Memory::kMutable>(x + next.offset<kTile>(p.x_stride + 2));
             scale = scales_from[next.offset<kTile>(params.state_scale_stride + 1)];
         }
@@ -241,7 +263,7 @@ __device__ __forceinline__ bool walk_heads(const Params& params, unsigned number
             typename Rows::StateVec raw[kPart];
 #pragma unroll
             for (int r = 0; r < kPart; ++r) raw[r] = staged.read(first + r);
-            if (t + 1 < count) staged.template start<kPart>(first, tile_ahead);
+            if (t + 1 < heads.tiles) staged.template start<kPart>(first, tile_ahead);
             end_copy_group();
             float state[kPart][Rows::kElements], sums[kPart], magnitudes[kPart];
 #pragma unroll

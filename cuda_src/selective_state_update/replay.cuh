@@ -157,7 +157,7 @@ struct FoldScaledOperands {
     int D_is_float32;
     int out_stride[4];
     int A_stride[3];            // head, row, n
-    int heads;                  // per warp, at most 32
+    int heads;                  // per warp, at most 32; 0 for half of one
     int state_scale_stride[3];  // slot, head, row
     int z_is_float32;
     int z_stride[4];

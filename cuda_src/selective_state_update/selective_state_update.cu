@@ -16,6 +16,7 @@
 // kStream       states are not to stay in the L2 cache
 // kStochastic   states are rounded up or down at random
 // kIndex32      all offsets fit in int32, those of states from the beginning of their slot
+// kCrowded      a multiprocessor has more blocks than registers want
 #include "selective_state_update/steps.cuh"
 
 struct SelectiveStateUpdateParams {
@@ -23,21 +24,20 @@ struct SelectiveStateUpdateParams {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32>
+          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
+          bool kCrowded>
 struct SelectiveStateUpdateTraits {
     static constexpr int kThreads = 128;
-    // 4 tokens of 32 sequences of float32 take 96 us so and 115 with 3 blocks, if only the last state is stored.
-    static constexpr bool kHasRoom = kMany && kSharedDecay && !kMasked && !kChosen && !kStochastic && kIndex32 &&
-                                     sizeof(state_t) == 4 && sizeof(b_t) == 2 && kVec == 4 && kDState <= 256;
-    static constexpr int kMinBlocks = kHasRoom && kArch == 90 ? 5 : 1;
+    static constexpr int kMinBlocks = kCrowded && kArch == 90 ? 5 : 1;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, kMany, kChosen,
                            kStream, kStochastic, kIndex32>;
 };
 
-template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32,
-          typename Traits = SelectiveStateUpdateTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay,
-                                                       kMasked, kMany, kChosen, kStream, kStochastic, kIndex32>>
+template <
+    int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows, bool kSharedDecay,
+    bool kMasked, bool kMany, bool kChosen, bool kStream, bool kStochastic, bool kIndex32, bool kCrowded,
+    typename Traits = SelectiveStateUpdateTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay,
+                                                 kMasked, kMany, kChosen, kStream, kStochastic, kIndex32, kCrowded>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_kernel(const SelectiveStateUpdateParams params) {
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;

@@ -14,7 +14,7 @@
 struct SelectiveStateUpdateQuantisedHeadsParams {
     void* state_scale;
     SelectiveStateUpdateSingleOperands operands;
-    int heads;                  // per warp, at most 32
+    int heads;                  // per warp, at most 32; 0 for half of one
     int state_scale_stride[3];  // slot, head, row
 };
 

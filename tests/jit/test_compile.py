@@ -133,9 +133,10 @@ SPILLS = {
     "CausalConv1dVarlenRowstripsFwd": 24,
     "CausalConv1dVarlenPrefixes": 256,
     "CausalConv1dUpdateSeveral": 96,
+    "SelectiveStateUpdate": 8,
     "SelectiveStateUpdateReplay": 384,
     "SelectiveStateUpdateReplayFew": 96,
-    "SelectiveStateUpdateQuantisedFold": 16,
+    "SelectiveStateUpdateQuantisedFold": 32,
     "SelectiveStateUpdateFoldSingle": 16,
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
@@ -159,8 +160,9 @@ Gradients of rows by short blocks keep a word there in a few variants, so that a
 us instead of 30.0 with seven or six for 16 channels of 2**20 tokens.
 Short rows with snapshots and results over x keep up to six words in a few variants, even with 80 registers.
 Tokens put at once in states of 8-bit codes keep one word there before compute capability 9.0, with two blocks of 128
-registers a thread on a multiprocessor, and three words since then with d_state 64 and x of float32.
+registers a thread on a multiprocessor, and up to eight words since then with x of float32.
 Tokens of float32 put at once in states of 16 bits keep up to four words where an eighth block lets all run at once.
+Several tokens of states of 16 bits keep a word there for a fifth block.
 """
 
 ELSEWHERE = {

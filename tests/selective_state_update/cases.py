@@ -391,6 +391,9 @@ UNIT = (
     Case(2, 1, 3, 512, dtype="float32", tokens=2, targets="each", **PER_HEAD),
     Case(2, 2, 37, 16, dtype="float32", force="rows=4 stream=0 index32=0", pool="slot_strided"),
     Case(3, 2, 9, 128, tokens=3, targets="each", steps="row", force="rows=2 index32=0", lies="fused", **SERVED),
+    Case(3, 2, 37, 128, tokens=3, targets="each", steps="row", force="rows=4 crowded=1", **PER_HEAD, **SERVED),
+    Case(2, 2, 64, 64, dtype="float16", tokens=2, targets="one", force="rows=4 crowded=1", **PER_HEAD),
+    Case(2, 2, 20, 256, tokens=2, targets="each", force="rows=4 crowded=1", **PER_HEAD, **SERVED),
     # Several tokens, and where the states after them go.
     Case(3, 2, 6, 128, tokens=1, targets="one", **PER_HEAD),
     Case(5, 2, 6, 128, 2, tokens=3, targets="one", steps="slot", **PER_HEAD, **SERVED),
@@ -439,7 +442,7 @@ UNIT = (
     Case(4, 3, 32, 128, state_dtype="int8", force="heads=1", pool="slot_strided", scale_axis=True, **PER_HEAD),
     Case(2, 4, 32, 64, state_dtype="int8", dtype="float32", force="heads=1", without="all", frozen=True, **PER_HEAD),
     Case(3, 2, 32, 256, 2, state_dtype="float8_e4m3fn", dtype="float16", force="heads=1", null_slot=0, **PER_HEAD),
-    Case(3, 1, 16, 256, state_dtype="int8", dtype="float16", A_dtype="", force="heads=1", keep=True, **PER_HEAD),
+    Case(3, 1, 48, 256, state_dtype="int8", dtype="float16", A_dtype="", force="heads=1", keep=True, **PER_HEAD),
     Case(3, 2, 32, 128, state_dtype="int8", A_dtype="", force="heads=1", **PER_HEAD),
     Case(2, 2, 37, 128, state_dtype="float8_e4m3fn", tokens=2, steps="row", force="rows=4", **PER_HEAD),
     Case(3, 0, 40, 16, state_dtype="int16", dtype="float32", null_slot=0),

@@ -349,12 +349,25 @@ def test_a_fold_takes_fewer_registers_where_all_blocks_run_at_once_then(
 
 
 @pytest.mark.parametrize(
-    ("batch", "state_dtype", "rows"),
-    [(1, "", 4), (32, "", 4), (4, "float32", 4), (8, "float32", 8), (128, "float32", 8)],
+    ("batch", "state_dtype", "d_state", "rows", "crowded"),
+    [
+        (1, "", 128, 4, False),
+        (8, "", 128, 4, False),
+        (32, "", 128, 4, True),
+        (32, "", 64, 4, True),
+        (1, "", 256, 4, True),
+        (32, "", 32, 4, False),
+        (4, "float32", 128, 4, True),
+        (8, "float32", 128, 8, True),
+        (128, "float32", 128, 8, True),
+    ],
 )
-def test_several_tokens_have_the_rows_that_were_quickest(batch: int, state_dtype: str, rows: int) -> None:
-    workload = workloads.selective_state_update(batch, tokens=4, state_dtype=state_dtype)
-    assert kernel_of(selective_state_update, workload).rows == rows
+def test_several_tokens_have_the_rows_and_registers_that_were_quickest(
+    batch: int, state_dtype: str, d_state: int, rows: int, crowded: bool
+) -> None:
+    workload = workloads.selective_state_update(batch, d_state=d_state, tokens=4, state_dtype=state_dtype)
+    kernel = kernel_of(selective_state_update, workload)
+    assert (kernel.rows, kernel.crowded) == (rows, crowded)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +429,7 @@ def test_codes_have_few_rows_where_all_blocks_run_at_once(
         *((batch, 64, "int8", rows) for batch, rows in ((1, 2), (5, 2), (6, 4), (9, 4))),
         *((batch, 128, "int16", rows) for batch, rows in ((8, 8), (9, 4), (32, 4), (64, 8))),
         *((batch, 256, "int16", rows) for batch, rows in ((1, 2), (2, 4), (3, 8), (4, 8), (5, 4), (64, 4))),
-        *((batch, 256, "int8", rows) for batch, rows in ((1, 2), (2, 4), (3, 8), (4, 8))),
+        *((batch, 256, "int8", rows) for batch, rows in ((1, 2), (2, 4), (3, 8))),
     ],
 )
 def test_codes_have_the_rows_that_were_quickest(batch: int, d_state: int, state_dtype: str, rows: int) -> None:
@@ -444,14 +457,28 @@ def test_codes_of_other_d_states_keep_their_rows(d_state: int, rows: int) -> Non
         *((batch, 128, "float32", walks) for batch, walks in ((3, False), (4, True))),
         (6, 128, "float16", False),
         *((batch, 64, "bfloat16", walks) for batch, walks in ((9, False), (10, True))),
-        *((batch, 256, "bfloat16", walks) for batch, walks in ((4, False), (5, True))),
-        *((batch, 256, "float32", walks) for batch, walks in ((2, False), (3, True))),
+        *((batch, 256, "bfloat16", walks) for batch, walks in ((3, False), (4, True))),
+        *((batch, 256, "float32", walks) for batch, walks in ((1, False), (2, True))),
     ],
 )
 def test_warps_walk_over_heads_from_where_that_is_quicker(batch: int, d_state: int, dtype: str, walks: bool) -> None:
     workload = workloads.selective_state_update(batch, d_state=d_state, dtype=dtype, state_dtype="int8")
     kernel = kernel_of(selective_state_update, workload)
     assert isinstance(kernel, SelectiveStateUpdateQuantisedHeads) is walks
+
+
+@pytest.mark.parametrize(
+    ("batch", "d_state", "headdim", "warps"),
+    [(8, 128, 64, 8 * 128), (8, 256, 64, 2 * 8 * 128), (9, 256, 64, 9 * 128), (8, 256, 48, 8 * 128)],
+)
+def test_two_warps_share_a_head_where_that_is_quicker(batch: int, d_state: int, headdim: int, warps: int) -> None:
+    sizes = {"headdim": headdim, "d_state": d_state, "state_dtype": "int8"}
+    for function, workload in (
+        (selective_state_update, workloads.selective_state_update(batch, **sizes)),
+        (selective_state_update_replay, workloads.selective_state_update_replay(batch, fold=True, **sizes)),
+    ):
+        (launch,) = launches_of(function, **workload.abstract())
+        assert launch.config.grid[0] * launch.kernel.warps == warps
 
 
 @pytest.mark.parametrize("dtype", FLOATS + CODES, ids=str)

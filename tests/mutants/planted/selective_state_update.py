@@ -26,6 +26,10 @@ _STATE_INT8_MANY = (
 )
 _QUANTISED = "selective_state_update/test_quantised.py::test_"
 _HEADS = "selective_state_update/quantised_heads.cuh"
+_HALVED = (
+    "selective_state_update-3-2-32-256-groups_2-dtype_float16-state_dtype_float8_e4m3fn-per_head_all-null_slot_0-"
+    "force_heads=1"
+)
 _DECAYS = "selective_state_update/selective_state_update_decays.cu"
 _STATE_DECAYS = "selective_state_update-3-0-40-16-dtype_float32"
 _STATE_DECAYS_PAIRS = "selective_state_update-5-0-70-16-lies_fused-odd-index_int64-force_sequences=2"
@@ -255,6 +259,13 @@ MUTANTS = (
         "return {head + is_last, is_last ? 0 : number + 1};",
         "return {head, is_last ? 0 : number + 1};",
         (_UNITS_INT8,),
+    ),
+    Mutant(
+        "Both warps of a head walk over its first half.",
+        _HEADS,
+        "first_tile = static_cast<int>(number & halved) * tiles;",
+        "first_tile = 0;",
+        (_HALVED,),
     ),
     Mutant(
         "The rows of a part are read before they are there.",
