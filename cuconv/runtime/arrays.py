@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cuconv.runtime import graphs
+from cuconv.runtime import generated, graphs
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT8_E4M3FN, FLOAT64, DType
 from cuconv.runtime.environment import CHECK, contents_are_checked, variable
 from cuconv.runtime.errors import message
@@ -83,10 +83,14 @@ class Family:
 
         return launch
 
-    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
-        """What tells whether arrays still have these addresses."""
+    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool] | None:
+        """What tells whether arrays still have these addresses; None for arrays that always have."""
         address = self.address
         return lambda: list(map(address, given)) == pointers
+
+    def follows(self, given: list[Any]) -> Callable[[], bool] | None:
+        """What tells whether autograd follows one of these arrays at present; None where it never does."""
+        return None
 
     through: Callable[..., Sequence[Any]] | None = None
     """Makes calls on its arrays, with the arguments of Operation.__call__ behind the operation; None for the runner."""
@@ -269,6 +273,10 @@ class CupyFamily(ByteStrideFamily):
     def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
         return graphs.repeated(launches, device)
 
+    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool] | None:
+        # Nothing gives an array of CuPy other memory.
+        return None
+
     def keep_if_captured(self, array: Any, device: int) -> None:
         # torch has a memory pool for every graph; the one of CuPy would hand the memory out again.
         if self._current_stream(device).is_capturing():
@@ -383,10 +391,19 @@ class TorchFamily(Family):
     def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
         return super().repeated(launches, device) if device == HOST else graphs.repeated(launches, device)
 
-    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool]:
+    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool] | None:
         if self._have_addresses is None:
             return super().stays(given, pointers)
         return partial(self._have_addresses, given, pointers, list(range(len(given))))
+
+    def follows(self, given: list[Any]) -> Callable[[], bool] | None:
+        # Only numbers of these kinds can require grad. Each is asked in turn: a loop takes twice as long.
+        tensors = {f"a{n}": each for n, each in enumerate(given) if each.is_floating_point() or each.is_complex()}
+        if not tensors:
+            return None
+        asked = " or ".join(f"{name}.requires_grad" for name in tensors)
+        values = {"is_grad_enabled": self._is_grad_enabled, **tensors}
+        return generated.function("", [f"return is_grad_enabled() and ({asked})"], values)
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset, _ = facts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from cuconv.runtime import arrays, dlpack
@@ -76,7 +75,7 @@ class Bound:
         self._pointers = list(pointers)
         self._stays, self._device = family.stays(self._arrays, self._pointers), call.device
         self._checks_contents = call.definition.contents is not None and family.checks_contents()
-        self._is_grad_enabled = family.is_grad_enabled
+        self._follows = family.follows(self._arrays)
         # Arrays on the CPU have no stream, and what computes them takes any number.
         self._stream: Callable[[int], int] = int if call.on_host else family.stream
         results, replays, self._scratch = call.fixed(given, pointers, late)
@@ -89,10 +88,10 @@ class Bound:
 
     def __call__(self) -> Any:
         """Run the call on the current stream; its results."""
-        if not self._stays():
+        if self._stays is not None and not self._stays():
             self._refuse_moved()
-        if self._is_grad_enabled is not None and self._is_grad_enabled():
-            self._refuse_followed()
+        if self._follows is not None and self._follows():
+            _refuse_followed(self._call.names, self._given)
         if self._checks_contents:
             self._call.check_contents(self._given)
         stream = self._stream(self._device)
@@ -109,14 +108,6 @@ class Bound:
         for name, array, pointer in zip(names, self._arrays, self._pointers, strict=True):
             if self._call.family.address(array) != pointer:
                 raise ValueError(message(name, "an array with other memory than in bind", "bind for it anew"))
-
-    def _refuse_followed(self) -> None:
-        """Raise ValueError if autograd would have to follow this call."""
-        if any(map(_requires_grad, self._arrays)):
-            _refuse_followed(self._call.names, self._given)
-
-
-_requires_grad = attrgetter("requires_grad")
 
 
 def _prepare(
