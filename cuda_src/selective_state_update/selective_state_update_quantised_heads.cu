@@ -3,9 +3,10 @@
 // those of states from the beginning of their slot, and the rows of a head lie one behind the other.
 //
 // Layout: state (slots, nheads, headdim, d_state) and state_scale (slots, nheads, headdim), rows and lanes as in
-// selective_state_update.cu. A warp walks over some heads of one group, for which it loads B and C once, by tiles of
-// their rows. The codes of the next tile are on their way to shared memory, where each lane copies what it reads
-// itself. Every lane stands for one row of a tile: it loads the row's x and scale and stores its result and scale.
+// selective_state_update.cu. A warp walks over some heads of one group, or half of one, for which it loads B and C
+// once, by tiles of their rows. The codes of the next tile are on their way to shared memory, where each lane copies
+// what it reads itself. Every lane stands for one row of a tile: it loads the row's x and scale and stores its result
+// and scale.
 //
 // kDState  d_state                        input_t  x and out               state_t  the pool of codes
 // a_t      A                              b_t      B and C
