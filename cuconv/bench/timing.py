@@ -58,6 +58,8 @@ class Replay:
         from cupy import cuda
 
         self._stream = cuda.Stream(non_blocking=True)
+        # The graph has addresses of the arrays that these hold.
+        self._captured = calls
         self.calls = max(MIN_CALLS, len(calls))
         with self._stream:
             for call in calls:
