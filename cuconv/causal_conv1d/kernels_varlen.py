@@ -91,9 +91,6 @@ SHORT_WIDTHS = range(2, 5)
 class CausalConv1dVarlenFwd(PoolKernel):
     """Contiguous channels: a thread owns `vec` channels of `tokens` consecutive tokens, or of a sequence's prefix."""
 
-    EARLY = ("x", "weight", "bias", "query_start_loc", "cache_indices", "state_column")
-    FOLLOWS = True
-
     tokens: int
     """Tokens per thread."""
     silu: bool
@@ -110,18 +107,10 @@ class CausalConv1dVarlenFwd(PoolKernel):
     """Tokens of a sequence up to which a warp, which has the prefixes of several, convolves it as a whole, so that few
     tiles have other tokens; else 0.
     """
-    follows: bool = False
-    """Whether the launch in front finds the snapshots and the slots of final states."""
-
-    @property
-    def is_follower(self) -> bool:
-        return self.follows
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenFwd]:
         for axes in varlen_channel_axes():
-            if axes["addressed"]:
-                yield from (cls(routed=False, follows=True, gated=gated, **axes) for gated in (False, True))
             for routed, more in product((False, True)[: axes["vec"]], (None, "gated", "payload")):
                 yield cls(routed=routed, gated=more == "gated", payload=more == "payload", **axes)
             yield from (cls(routed=False, whole=whole, **axes) for whole in cls(routed=False, **axes).wholes())

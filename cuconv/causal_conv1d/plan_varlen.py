@@ -188,15 +188,7 @@ def _behind_blocks(o: Operands, blocks: Blocks) -> Plan:
     kernel = CausalConv1dVarlenBlocks()
     numbers = blocks.numbers | index_numbers(**{COMPUTED: o.computed})
     first = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers)
-    return Plan((first, *map(_following, main.launches)), scratch, regions)
-
-
-def _following(launch: Launch) -> Launch:
-    """A launch behind that, which need not have ended where the kernel waits for it."""
-    kernel = launch.kernel
-    if not isinstance(kernel, CausalConv1dVarlenFwd) or not kernel.addressed or kernel.routed or kernel.payload:
-        return launch
-    return launch._replace(kernel=replace(kernel, follows=True))
+    return Plan((first, *main.launches), scratch, regions)
 
 
 def _launch(o: Operands) -> Launch:

@@ -22,7 +22,6 @@ template <typename Traits = CausalConv1dVarlenBlocksTraits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_blocks_kernel(const CausalConv1dVarlenBlocksParams params) {
     const BlockOperands& p = params.operands;
-    let_follower_start();
     const int number = static_cast<int>((blockIdx.x * Traits::kThreads + threadIdx.x) / kWarpSize);
     if (number >= p.sequences) return;
     const index_t size = p.block_size;

@@ -17,7 +17,6 @@
 // kWhole    tokens of a sequence up to which it counts as all prefix, where most have as few, so that most tiles have
 //           nothing but prefixes; there are no snapshots. A warp has the prefixes of several sequences in the same
 //           channels. Else 0
-// kFollows  the launch in front finds the snapshots and the slots of final states
 #include "causal_conv1d/conv_tile.cuh"
 
 struct CausalConv1dVarlenFwdParams {
@@ -30,7 +29,7 @@ struct CausalConv1dVarlenFwdParams {
 };
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated, bool kPayload, int kWhole, bool kFollows>
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload, int kWhole>
 struct CausalConv1dVarlenFwdTraits {
     static constexpr int kThreads = 128;
     // Half of a multiprocessor's threads when taps and window fit 64 registers.
@@ -51,12 +50,11 @@ struct CausalConv1dVarlenFwdTraits {
     static constexpr int kShare = 4;
     static constexpr unsigned kParts = kTokens >= 2 ? 2 : 1;  // of a tile, one after the other, where kWhole > 0
     static_assert(kIsWidth<kWidth> && kTokens >= 1 && kTokens < 32);
-    static_assert(!kFollows || (kAddressed && !kPayload && kWhole == 0));
 };
 
 // Convolves one tile. All threads of the block take part in the search; idle ones do not store.
 template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
-          bool kAddressed, bool kGated, bool kPayload, int kWhole, bool kFollows>
+          bool kAddressed, bool kGated, bool kPayload, int kWhole>
 __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
                                               index_t channel, bool is_idle) {
     const int token = first_token + tile * kTokens;
@@ -74,8 +72,6 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
         for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);
     }
     const TokenRoles<kTokens> roles = block_roles.get(tile);
-    // Tiles need nothing of what is found, and have loaded what they do need.
-    if constexpr (kFollows) wait_for_leader();
     if (is_idle) return;
     if constexpr (kPayload) store_payload<decltype(inputs), input_t, kVec, kTokens>(p, inputs, token, channel);
     auto destination = destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token);
@@ -96,9 +92,9 @@ __device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& 
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          bool kRouted, bool kAddressed, bool kGated, bool kPayload, int kWhole, bool kFollows,
+          bool kRouted, bool kAddressed, bool kGated, bool kPayload, int kWhole,
           typename Traits = CausalConv1dVarlenFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu,
-                                                        kRouted, kAddressed, kGated, kPayload, kWhole, kFollows>>
+                                                        kRouted, kAddressed, kGated, kPayload, kWhole>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_fwd_kernel(const CausalConv1dVarlenFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -136,17 +132,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 const index_t own = first_channel + row_vec.remainder * kVec;
                 const bool is_outside = row >= tiles || own >= p.dim;
                 convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kPart, kSilu, kAddressed, kGated, kPayload,
-                              kWhole, kFollows>(
-                    p, first_tile * kTokens + static_cast<int>(i % Traits::kParts) * kPart * tiles, tiles,
-                    min(row, tiles - 1), is_outside ? 0 : own, is_outside);
+                              kWhole>(p, first_tile * kTokens + static_cast<int>(i % Traits::kParts) * kPart * tiles,
+                                      tiles, min(row, tiles - 1), is_outside ? 0 : own, is_outside);
                 __syncthreads();
                 if (i % Traits::kParts == Traits::kParts - 1) first_channel += step;
             }
             return;
         }
         // Idle threads read another thread's memory: all of them take part in the search.
-        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload, kWhole,
-                      kFollows>(p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
+        convolve_tile<Traits, kWidth, input_t, weight_t, kVec, kTokens, kSilu, kAddressed, kGated, kPayload, kWhole>(
+            p, first * kTokens, tiles, min(row, tiles - 1), is_idle ? 0 : channel, is_idle);
         return;
     }
     if constexpr (kWhole > 0) {
@@ -155,7 +150,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                                                                              params.prefixes, channel, is_idle);
         return;
     }
-    if constexpr (kFollows) wait_for_leader();
     if constexpr (kAddressed) {
         // Snapshots follow prefixes: their blocks, too, wait for one load after another, while those of tiles move
         // memory.

@@ -85,10 +85,6 @@ struct CausalConv1dVarlenOperands {
     index_t border_states_at;         // bytes of scratch before its states, or before results of prefixes
 };
 
-// The launch in front may find them while the kernel runs.
-template <>
-inline constexpr Memory kFound<CausalConv1dVarlenOperands> = Memory::kMutable;
-
 // What only kAddressed kernels do costs the others nothing: they choose columns of cache_indices, move states to other
 // slots or only read them, store snapshots of them, and leave padding as it is.
 

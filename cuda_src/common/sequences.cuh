@@ -7,10 +7,6 @@
 // elements; sequences, total, slots, pad_slot_id and has_states. Where a function lets its caller choose between
 // columns of an array of slots, and name the slots of final states, they have state_column and dst_state_indices, too.
 
-// How snapshots and the slots of final states are read.
-template <typename Operands>
-inline constexpr Memory kFound = Memory::kConstant;
-
 // The first token of a sequence. Number -1 stands for the padding before all of them, `sequences` for that behind them.
 // A token outside the tensor is brought inside: wrong numbers give wrong results, not wrong accesses.
 template <typename Operands>
@@ -78,8 +74,8 @@ __device__ __forceinline__ int load_first_slot(const Operands& p, int number) {
 template <typename Operands>
 __device__ __forceinline__ int load_final_slot(const Operands& p, int number, int start) {
     if (p.dst_state_indices == nullptr) return start;
-    return slot_in_pool(p, load_index<kFound<Operands>>(p.dst_state_indices, number * p.dst_state_indices_stride,
-                                                        p.dst_state_indices_is_int64));
+    return slot_in_pool(
+        p, load_index(p.dst_state_indices, number * p.dst_state_indices_stride, p.dst_state_indices_is_int64));
 }
 
 // Whether a sequence goes on from its state; else it starts from zeros.

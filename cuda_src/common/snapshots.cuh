@@ -24,8 +24,7 @@ __device__ __forceinline__ int count_snapshots(const Operands& p) {
 
 template <typename Operands>
 __device__ __forceinline__ index_t load_snapshot_field(const Operands& p, int row, int field) {
-    return load_index<kFound<Operands>>(p.snapshots, row * p.snapshots_stride[0] + field * p.snapshots_stride[1],
-                                        p.snapshots_is_int64);
+    return load_index(p.snapshots, row * p.snapshots_stride[0] + field * p.snapshots_stride[1], p.snapshots_is_int64);
 }
 
 // Any row of the array: a sequence, position or slot that does not exist makes it count for nothing.

@@ -134,10 +134,9 @@ __device__ __forceinline__ int4 load4(const int* p) {
 }
 
 // An index out of an array of int or index_t.
-template <Memory kMemory = Memory::kConstant>
 __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_int64) {
-    return is_int64 ? load_word<kMemory, index_t>(static_cast<const index_t*>(p) + at)
-                    : load_word<kMemory, int>(static_cast<const int*>(p) + at);
+    return is_int64 ? load_constant(static_cast<const index_t*>(p) + at)
+                    : load_constant(static_cast<const int*>(p) + at);
 }
 
 // An index as it was loaded. Making a number of it waits for the load.

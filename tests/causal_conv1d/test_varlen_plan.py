@@ -24,9 +24,7 @@ from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.plan import Launch
 from tests.cases import numbers_of
-from tests.causal_conv1d import cases_by_blocks
 from tests.causal_conv1d.varlen_work import WRITES, Problem, problems
-from tests.support.blocks import USUAL
 from tests.support.placement import place
 from tests.support.plans import (
     ANY,
@@ -209,11 +207,3 @@ def test_every_way_to_be_unaligned(dtype: Any) -> None:
             vectors.add(launch.kernel.vec)  # type: ignore[attr-defined]
             routed.add(launch.kernel.routed)  # type: ignore[attr-defined]
     assert vectors >= {1, 2} and routed == {False, True}
-
-
-@pytest.mark.parametrize(("by_channel", "follows"), [(False, False), (True, True)])
-def test_tiles_need_not_wait_for_the_snapshots_of_a_cache_to_be_found(by_channel: bool, follows: bool) -> None:
-    case = cases_by_blocks.Case(12, **USUAL, size=16, by_channel=by_channel)
-    first, main = case.launches()
-    assert isinstance(first.kernel, kernels_varlen.CausalConv1dVarlenBlocks)
-    assert main.kernel.is_follower is follows

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.mutants import Mutant
 from tests.mutants.planted.ids import MOVED_ROWS, MOVED_SHORT, SNAPSHOTS_ROWS
 
-_BLOCKS = "convolve_by_blocks-16-45,3,0,33,16,1,40,7-20,0,32,15,16,31,3,0-16-by_channel"
 _VARLEN = "causal_conv1d_varlen_fn-136-2x0+19+2+0+3x1+50+0-slots_odd-index_int64"
 _SINGLES = "causal_conv1d_varlen_fn-252-off2+70x1+3+0+40x1+2x2+5+20x1+off1-slots_odd-processors_1"
 _SINGLES_MOVED = (
@@ -50,20 +49,6 @@ MUTANTS = (
         "const int token = first_token + tile * kTokens;",
         "const int token = first_token + (tile + 1) * kTokens;",
         (_VARLEN,),
-    ),
-    Mutant(
-        "What the launch in front finds is read before it is there.",
-        "causal_conv1d/causal_conv1d_varlen_fwd.cu",
-        "    if constexpr (kFollows) wait_for_leader();\n    if constexpr (kAddressed) {",
-        "    if constexpr (kAddressed) {",
-        (_BLOCKS,),
-    ),
-    Mutant(
-        "Tiles do not wait for the launch in front, so that what follows them may not, either.",
-        "causal_conv1d/causal_conv1d_varlen_fwd.cu",
-        "    if constexpr (kFollows) wait_for_leader();\n    if (is_idle) return;",
-        "    if (is_idle) return;",
-        (_BLOCKS,),
     ),
     Mutant(
         "The roles of tokens are read before all warps have found them.",
