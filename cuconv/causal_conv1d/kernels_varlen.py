@@ -35,10 +35,17 @@ SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshot
 """Rows of snapshots per thread."""
 
 
-def _mix_groups(tile_groups: int, prefix_groups: int) -> tuple[int, int, int]:
-    """The fields of conv_tile.cuh's BlockGroups for these numbers of groups of blocks with tiles and with prefixes."""
+def _mix_groups(
+    width: int, tile_groups: int, sequences: int, snapshots: int, rows: int, prefixes: int = 1
+) -> tuple[int, Division]:
+    """Groups of blocks in all, and the fields that say which are which, for as many with tiles, and for sequences and
+    snapshots of which a block has `rows`, or of sequences that times `prefixes`.
+    """
+    snapshot_groups = ceil_div(snapshots, rows * SNAPSHOTS_AT_ONCE)
+    prefix_groups = (ceil_div(sequences, rows * prefixes) if width > 1 else 0) + snapshot_groups
     groups = tile_groups + prefix_groups
-    return groups, prefix_groups, ceil_div(prefix_groups << 32, groups)
+    mix = groups, prefix_groups, ceil_div(prefix_groups << 32, groups)
+    return groups, {"mix": mix, "snapshot_groups": snapshot_groups}
 
 
 def _varlen_axes() -> Iterator[dict[str, Any]]:
@@ -146,22 +153,44 @@ class CausalConv1dVarlenFwd(PoolKernel):
         """The launch for x of (dim, total), this many rows of snapshots and this many sequences per warp."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
-        snapshot_groups = ceil_div(snapshots, tiles * SNAPSHOTS_AT_ONCE)
-        prefix_groups = (ceil_div(sequences, tiles * prefixes) if self.width > 1 else 0) + snapshot_groups
         tile_groups = ceil_div(total, self.tokens * tiles)
         if self.whole:
             # A block has the tiles of several across the channels.
             shares = ceil_div(dim_blocks, self.constants["kShare"])
             tile_groups = ceil_div(tile_groups * shares, dim_blocks)
-        mix = _mix_groups(tile_groups, prefix_groups)
-        return self.config(dim_blocks * mix[0]), {
+        groups, division = _mix_groups(self.width, tile_groups, sequences, snapshots, tiles, prefixes)
+        return self.config(dim_blocks * groups), {
+            **division,
             "prefixes": prefixes,
-            "snapshot_groups": snapshot_groups,
             "block_vecs": fast_div(block_vecs),
             "dim_blocks": fast_div(dim_blocks),
-            "mix": mix,
             "tiles": tiles,
         }
+
+
+@dataclass(frozen=True)
+class CausalConv1dVarlenCachedFwd(PoolKernel):
+    """CausalConv1dVarlenFwd with one range and a prefix cache that keeps the state at the end of every block."""
+
+    tokens: int
+    """Tokens per thread."""
+    silu: bool
+    """Whether SiLU follows the sum."""
+
+    @classmethod
+    def variants(cls) -> Iterator[CausalConv1dVarlenCachedFwd]:
+        for axes in varlen_channel_axes():
+            if axes.pop("addressed"):
+                yield cls(**axes)
+
+    def launch_config(self, dim: int, total: int, sequences: int, snapshots: int) -> tuple[LaunchConfig, Division]:
+        """The launch for x of (dim, total) and this many snapshots at most."""
+        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
+        tiles = self.threads // block_vecs
+        tile_groups = ceil_div(total, self.tokens * tiles)
+        groups, division = _mix_groups(self.width, tile_groups, sequences, snapshots, tiles)
+        division |= {"block_vecs": fast_div(block_vecs), "dim_blocks": fast_div(dim_blocks), "tiles": tiles}
+        return self.config(dim_blocks * groups), division
 
 
 def _units(heads: Sequence[tuple[int, int]], normalized: int, vec: int) -> tuple[int, Division]:
@@ -235,11 +264,9 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
         this many rows of snapshots.
         """
         units, division = _units(heads, normalized, self.vec)
-        snapshot_groups = ceil_div(snapshots, self.warps * SNAPSHOTS_AT_ONCE)
-        prefix_groups = (ceil_div(sequences, self.warps) if self.width > 1 else 0) + snapshot_groups
-        mix = _mix_groups(ceil_div(total, self.tokens * self.warps), prefix_groups)
-        division |= {"snapshot_groups": snapshot_groups, "units": fast_div(units), "mix": mix}
-        return self.config(units * mix[0]), division
+        tile_groups = ceil_div(total, self.tokens * self.warps)
+        groups, mixed = _mix_groups(self.width, tile_groups, sequences, snapshots, self.warps)
+        return self.config(units * groups), division | mixed | {"units": fast_div(units)}
 
 
 MEAN_SHORT, MANY_SHORT = 48, 64

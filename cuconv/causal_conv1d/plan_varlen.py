@@ -22,6 +22,7 @@ from cuconv.causal_conv1d.kernels_varlen import (
     MEAN_SHORT,
     SHORT_WIDTHS,
     CausalConv1dVarlenBlocks,
+    CausalConv1dVarlenCachedFwd,
     CausalConv1dVarlenFwd,
     CausalConv1dVarlenL2normFwd,
     CausalConv1dVarlenL2normShortFwd,
@@ -41,8 +42,8 @@ from cuconv.causal_conv1d.kernels_varlen_over import (
 )
 from cuconv.causal_conv1d.split import Split
 from cuconv.runtime import slots
-from cuconv.runtime.blocks import COMPUTED, Blocks
-from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, widest_vector
+from cuconv.runtime.blocks import COMPUTED, LAST, Blocks
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, WARP_SIZE, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout, index_numbers, is_channel_last, pad_number, strides_or_zeros
 from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import Launch, Plan
@@ -170,7 +171,10 @@ def plan(o: Operands) -> Plan:
     """The launches that compute a call."""
     if not o.x.size:
         return Plan()
-    return _without_blocks(o) if o.blocks is None else _behind_blocks(o, o.blocks)
+    if o.blocks is None:
+        return _without_blocks(o)
+    known = o._replace(**o.blocks.derived)
+    return _behind_blocks(known, o.blocks) if _has_rows(o) else Plan((_cached(known, o.blocks),))
 
 
 def _without_blocks(o: Operands) -> Plan:
@@ -179,7 +183,7 @@ def _without_blocks(o: Operands) -> Plan:
 
 def _behind_blocks(o: Operands, blocks: Blocks) -> Plan:
     """The call with snapshots and slots of final states that a launch in front finds."""
-    main = _without_blocks(o._replace(**blocks.derived))
+    main = _without_blocks(o)
     begin = ceil_div(main.scratch, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
     scratch = begin + blocks.scratch
     regions = {name: begin + place for name, place in blocks.regions.items()}
@@ -196,15 +200,20 @@ def _launch(o: Operands) -> Launch:
         return _walk(o)
     if o.split.normalized:
         return _normalized(o)
-    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1) or o.payload is not None:
-        return _channels(o)
-    if not all(_has_contiguous_tokens(out, 0) for out in o.outs):
-        return _channels(o)
-    if not all(_has_contiguous_tokens(each, 1) for each in o.beside_x):
+    if o.payload is not None or not _has_rows(o):
         return _channels(o)
     # Tiles of short sequences are stored whole, with their padding, and have no threads for gates.
     has_more = o.keeps_padding or o.beside_x
     return _short_rows(o) if _is_short(o) and not has_more else _rows(o)
+
+
+def _has_rows(o: Operands) -> bool:
+    """Whether the tokens of x, its results and what lies beside it are contiguous, not the channels."""
+    if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
+        return False
+    return all(_has_contiguous_tokens(out, 0) for out in o.outs) and all(
+        _has_contiguous_tokens(each, 1) for each in o.beside_x
+    )
 
 
 def _has_contiguous_tokens(layout: Layout, axis: int) -> bool:
@@ -302,10 +311,26 @@ def _channels(o: Operands) -> Launch:
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
 
-def _normalized(o: Operands) -> Launch:
+def _cached(o: Operands, blocks: Blocks) -> Launch:
+    vec = _packed_vector(o)
+    dim, total = o.x.shape
+    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
+    kernel = CausalConv1dVarlenCachedFwd(tokens=tokens, **_pool_axes(o, vec))
+    config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows)
+    indices = index_numbers(**{LAST: blocks.last, COMPUTED: o.computed})
+    return Launch.packed(kernel, config, **_numbers(o, vec), **division, **indices, block_size=fast_div(blocks.size))
+
+
+def _packed_vector(o: Operands) -> int:
+    """The same where vectors of all results are wanted, too."""
     vec = _channel_vector(o)
     while not all(ranges.are_packed(o.outs, vec)):
         vec //= 2
+    return vec
+
+
+def _normalized(o: Operands) -> Launch:
+    vec = _packed_vector(o)
     itemsize, width = o.x.itemsize, o.weight.shape[1]
     heads, (dim, total) = ranges.heads(o.outs), o.x.shape
     wide = any(head_dim > WARP_SIZE * vec for _, head_dim in heads[: o.split.normalized])

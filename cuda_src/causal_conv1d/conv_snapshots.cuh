@@ -231,10 +231,16 @@ __device__ __forceinline__ SnapshotRows find_prefix_snapshots(const CausalConv1d
     });
 }
 
+// The snapshot in a row, as all that have rows of snapshots tell it for a sequence, whose own it need not be.
+__device__ __forceinline__ Snapshot load_snapshot_of(const CausalConv1dVarlenOperands& p, const SnapshotRows&, int,
+                                                     int row) {
+    return load_snapshot(p, row);
+}
+
 // Stores the snapshots of a sequence that are its prefix's, out of rows that have them all: the one that overwrites the
 // sequence's own start, behind all else that the thread does, or the others, before all else.
-template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated>
-__device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+template <int kWidth, typename input_t, typename state_t, int kVec, bool kGated, typename Rows>
+__device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenOperands& p, const Rows& rows,
                                                        int number, index_t channel, bool is_over_start) {
     if (rows.begin >= rows.end) return;
     // What is known of the sequence is loaded anew, instead of kept in registers.
@@ -242,7 +248,7 @@ __device__ __forceinline__ void store_prefix_snapshots(const CausalConv1dVarlenO
     const SnapshotSource source(p, number);
 #pragma unroll 1
     for (int row = rows.begin; row < rows.end; ++row) {
-        const Snapshot snapshot = load_snapshot(p, row);
+        const Snapshot snapshot = load_snapshot_of(p, rows, number, row);
         if (snapshot.sequence != number || !source.has(snapshot)) continue;
         if (!is_of_prefix<kWidth>(p, snapshot, source)) continue;
         if (source.is_over_start(p, snapshot) != is_over_start) continue;

@@ -201,9 +201,9 @@ struct PrefixResults {
 // Convolves a sequence's prefix, which is not loaded yet, stores its results, and updates the state. kWaits: the
 // results wait in scratch.
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, bool kSilu, Ranges kRanges,
-          bool kAddressed, bool kGated, bool kWaits = false>
+          bool kAddressed, bool kGated, bool kWaits = false, typename Rows>
 __device__ __forceinline__ void convolve_found_prefix(
-    const CausalConv1dVarlenOperands& p, const SnapshotRows& rows,
+    const CausalConv1dVarlenOperands& p, const Rows& rows,
     SequencePrefix<kWidth, input_t, state_t, kVec, kAddressed, kGated>& prefix, index_t channel) {
     const int number = prefix.number;
     if constexpr (kAddressed) {

@@ -201,3 +201,42 @@ struct TileInputs {
         return activate<input_t, kSilu, false, kIsScaled>(convolve<false>(taps, bias, window, nullptr), 0);
     }
 };
+
+// Convolves one tile. All threads of the block take part in the search; idle ones do not store.
+template <typename Traits, int kWidth, typename input_t, typename weight_t, int kVec, int kTokens, bool kSilu,
+          bool kAddressed, bool kGated, bool kPayload, int kWhole>
+__device__ __forceinline__ void convolve_tile(const CausalConv1dVarlenOperands& p, int first_token, int tiles, int tile,
+                                              index_t channel, bool is_idle) {
+    const int token = first_token + tile * kTokens;
+    const ChannelFilter<kWidth, weight_t, kVec> filter(p, channel);
+    const TileInputs<kWidth, input_t, kVec, kTokens, kGated> inputs(p, token, channel);
+    using Gates = Select<kGated, TileGates<input_t, kVec, kTokens>, NoGates>;
+    const Gates gates = gates_of<Gates, input_t, kVec>(p, token, channel);
+    const BlockRoles<kTokens, Traits::kThreads> block_roles;
+    block_roles.template find<kAddressed>(p, first_token, tiles, kWidth - 1, whole_tokens<kWhole>(p));
+    float bias[kVec];
+    float taps[kVec][kWidth];
+    filter.to_floats(taps, bias);
+    if constexpr (Traits::kIsScaled) {
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) scale_for_silu<input_t>(taps[c], bias[c]);
+    }
+    const TokenRoles<kTokens> roles = block_roles.get(tile);
+    if (is_idle) return;
+    if constexpr (kPayload) store_payload<decltype(inputs), input_t, kVec, kTokens>(p, inputs, token, channel);
+    auto destination = destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token);
+    // Among the shortest sequences many tiles have nothing but prefixes.
+    if (roles.inner == 0) {
+        store_zeros(destination, roles.padding);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i, destination.advance()) {
+        float y[kVec];
+#pragma unroll
+        for (int c = 0; c < kVec; ++c) y[c] = inputs.template output<kSilu, Traits::kIsScaled>(i, c, taps[c], bias[c]);
+        gates.apply(i, y);
+        if (roles.inner >> i & 1) destination.store_vector(Vec<input_t, kVec>::from_floats(y));
+    }
+    store_zeros(destination_of<input_t, kVec, Traits::kRanges>(p, channel, 0, token), roles.padding);
+}

@@ -49,6 +49,14 @@ __device__ __forceinline__ index_t load_given_slot(const Operands& p, const void
     return load_index(slots, place, is_int64);
 }
 
+// The slot of a sequence in a column of cache_indices; -1 where there is no such column.
+template <typename Operands>
+__device__ __forceinline__ index_t load_slot_in_column(const Operands& p, int number, index_t column) {
+    if (column < 0 || column >= p.slot_columns) return -1;
+    return load_index(p.cache_indices, number * p.cache_indices_stride + column * p.slot_column_stride,
+                      p.cache_indices_is_int64);
+}
+
 // The slot that a sequence starts from: load_slot() for operands with state_column. Only slots that are given, not
 // numbers of sequences, are compared with pad_slot_id.
 template <typename Operands>

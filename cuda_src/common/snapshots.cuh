@@ -27,15 +27,22 @@ __device__ __forceinline__ index_t load_snapshot_field(const Operands& p, int ro
     return load_index(p.snapshots, row * p.snapshots_stride[0] + field * p.snapshots_stride[1], p.snapshots_is_int64);
 }
 
-// Any row of the array: a sequence, position or slot that does not exist makes it count for nothing.
+// A snapshot of these numbers: a sequence, position or slot that does not exist makes it count for nothing.
+template <typename Operands>
+__device__ __forceinline__ Snapshot checked_snapshot(const Operands& p, index_t sequence, index_t position,
+                                                     index_t slot) {
+    const bool has_slot = slot >= 0 && slot < p.snapshot_slots && slot != p.snapshot_pad_slot;
+    if (!has_slot || sequence < 0 || sequence >= p.sequences || position < 0 || position > p.total) return {-1, 0, 0};
+    return {static_cast<int>(sequence), static_cast<int>(position), static_cast<int>(slot)};
+}
+
+// Any row of the array.
 template <typename Operands>
 __device__ __forceinline__ Snapshot load_snapshot(const Operands& p, int row) {
     const index_t sequence = load_snapshot_field(p, row, 0);
     const index_t position = load_snapshot_field(p, row, 1);
     const index_t slot = load_snapshot_field(p, row, 2);
-    const bool has_slot = slot >= 0 && slot < p.snapshot_slots && slot != p.snapshot_pad_slot;
-    if (!has_slot || sequence < 0 || sequence >= p.sequences || position < 0 || position > p.total) return {-1, 0, 0};
-    return {static_cast<int>(sequence), static_cast<int>(position), static_cast<int>(slot)};
+    return checked_snapshot(p, sequence, position, slot);
 }
 
 // Consecutive rows of snapshots.

@@ -34,6 +34,11 @@ class Case(Cache, cases.Case):
     index: str = "mixed"
     by_channel: bool = False
     first_column: int | None = None
+    width: int = 4
+    activation: str | None = "silu"
+    apart: int = 1
+    """The distance of a result's channels, in elements."""
+    state_dtype: str | None = None
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -42,23 +47,26 @@ class Case(Cache, cases.Case):
     def placements(self) -> dict[str, Placement]:
         input_t, order = BY_NAME[self.dtype], (1, 0) if self.by_channel else (0, 1)
         known, x = self.known, place(input_t, (self.dim, self.total), order=order)
-        pool = place(input_t, (self.slots, self.dim, 4), order=(0, 2, 1))
-        placed = {"x": x, "weight": place(input_t, (self.dim, 4)), "conv_states": pool}
+        out = place(input_t, x.shape, order=order, spacing=self.apart)
+        state_t = BY_NAME[self.state_dtype or self.dtype]
+        pool = place(state_t, (self.slots, self.dim, self.width), order=(0, 2, 1))
+        placed = {"x": x, "weight": place(input_t, (self.dim, self.width)), "conv_states": pool}
         for name in INDICES:
             placed[name] = place(self.dtype_of(name, self.index), known[name].shape, spacing=2)
-        return {**placed, "out": x}
+        return {**placed, "out": out}
 
     def integers(self, seed: int = 0) -> dict[str, Array]:
         return {name: self.known[name] for name in INDICES}
 
     def options(self) -> dict[str, Any]:
-        options = {"bias": None, "activation": "silu", "null_slot": NULL, "first_column": self.first_column}
+        named = {"activation": self.activation, "first_column": self.first_column}
+        options = {"bias": None, "null_slot": NULL, **named}
         return {**options, "block_size": self.size}
 
     def explicit(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """The arguments of `causal_conv1d_varlen_fn` that mean the same."""
         given = {name: arrays[name] for name in ("x", "weight", "conv_states", *INDICES[:4])}
-        return {**given, **self.named, "activation": "silu", "first_column": self.first_column}
+        return {**given, **self.named, "activation": self.activation, "first_column": self.first_column}
 
     def oracle(self, arrays: dict[str, Array]) -> dict[str, Any]:
         out, updated = reference.causal_conv1d_varlen_fn(**self.explicit(arrays))
@@ -77,6 +85,10 @@ UNIT = (
     Case(7, **USUAL, size=3, behind=4, dtype="float16", by_channel=True),
     Case(8, (300,), (0,), 4, behind=2, dtype="float32"),
     Case(132, (300,), (0,), 4, behind=2, by_channel=True),
+    Case(264, (70, 0, 9), (3, 0, 5), 8, behind=3, index="int32", by_channel=True),
+    Case(24, (7, 1, 0, 12) * 12, (0, 5, 3, 100) * 12, 4, index="int64", by_channel=True, state_dtype="float32"),
+    Case(20, **USUAL, size=16, by_channel=True, width=1, activation=None),
+    Case(20, **USUAL, size=4, dtype="float16", by_channel=True, width=7, apart=3),
     Case(5, (3, 2), (0, 7), 16),
     Case(5, (), (), 16, behind=3),
     Case(0, (3, 2), (0, 7), 2),

@@ -44,8 +44,15 @@ _READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initi
 
 MUTANTS = (
     Mutant(
-        "The block's tile of packed sequences is one row further.",
+        "The prefixes of a block are all that of its first sequence.",
         "causal_conv1d/causal_conv1d_varlen_fwd.cu",
+        "p, rows, first + row, channel);",
+        "p, rows, first, channel);",
+        (_VARLEN,),
+    ),
+    Mutant(
+        "The block's tile of packed sequences is one row further.",
+        "causal_conv1d/conv_tile.cuh",
         "const int token = first_token + tile * kTokens;",
         "const int token = first_token + (tile + 1) * kTokens;",
         (_VARLEN,),

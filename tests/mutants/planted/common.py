@@ -10,6 +10,7 @@ _STATE_LOUD = "selective_state_update-4-2-3-16-dtype_float32-loud_60"
 
 _LENGTHS = "45,3,0,33,16,1,40,7-20,0,32,15,16,31,3,0"
 _BLOCKS = f"convolve_by_blocks-12-{_LENGTHS}-16", f"scan_by_blocks-12-{_LENGTHS}-16"
+_CACHED = (f"convolve_by_blocks-16-{_LENGTHS}-16-by_channel",)
 
 MUTANTS = (
     Mutant(
@@ -32,6 +33,27 @@ MUTANTS = (
         "(first + i + 1) * size - computed;",
         "(i + 1) * size;",
         _BLOCKS[:1],
+    ),
+    Mutant(
+        "A prefix cache gets the final state in the slot before that of the last block.",
+        "causal_conv1d/causal_conv1d_varlen_cached_fwd.cu",
+        "CachedBlocks(params, prefix.number).last));",
+        "CachedBlocks(params, prefix.number).last - 1));",
+        _CACHED,
+    ),
+    Mutant(
+        "A step of the search for the sequence of a row leads nowhere.",
+        "causal_conv1d/causal_conv1d_varlen_cached_fwd.cu",
+        "low += step * (__popc(lanes_where(is_behind)) - 1);",
+        "low += step * __popc(lanes_where(is_behind) >> 31);",
+        _CACHED,
+    ),
+    Mutant(
+        "The last snapshot of a prefix is not stored.",
+        "causal_conv1d/causal_conv1d_varlen_cached_fwd.cu",
+        "own = {min(own.begin, from + lowest(hits)), max(own.end, from + highest(hits) + 1)};",
+        "own = {min(own.begin, from + lowest(hits)), max(own.end, from + lowest(hits))};",
+        _CACHED,
     ),
     Mutant(
         "A first chunk begins a block.",
