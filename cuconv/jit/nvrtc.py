@@ -123,7 +123,7 @@ def compile(
         for expression in expressions:
             binding.addNameExpression(program, expression)
         try:
-            binding.compileProgram(program, options(arch, defined) + include)
+            binding.compileProgram(program, options(arch, defined) + include + _without_cache())
         except binding.NVRTCError as error:
             log = _log(binding, program)
             raise CompileError(_explain(source, unit, expressions, arch, log or str(error))) from None
@@ -134,6 +134,13 @@ def compile(
     reported = parse_resources(log)
     resources = {expression: reported[symbol] for expression, symbol in symbols.items() if symbol in reported}
     return Compiled(image, kind, symbols, resources, log)
+
+
+def _without_cache() -> tuple[str, ...]:
+    """What keeps NVRTC from a cache of its own, which it has from 12.9 on where there is a GPU: out of it a program comes
+    without the report of ptxas.
+    """
+    return ("--no-cache",) if version() >= (12, 9) else ()
 
 
 @functools.cache

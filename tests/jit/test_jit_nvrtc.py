@@ -226,3 +226,21 @@ def test_neither_approximate_arithmetic_nor_file_names_enter_the_image() -> None
     assert not [option for option in options if "fast" in option or "lineinfo" in option]
     assert "-std=c++17" in options
     assert options != nvrtc.options("sm_80")
+
+
+@pytest.mark.parametrize(("version", "options"), [((12, 8), ()), ((12, 9), ("--no-cache",)), ((13, 0), ("--no-cache",))])
+def test_nvrtc_keeps_nothing_where_it_could(
+    version: tuple[int, int], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "version", lambda: version)
+    assert nvrtc._without_cache() == options
+
+
+@pytest.mark.gpu
+def test_ptxas_reports_on_a_program_every_time() -> None:
+    import cupy
+
+    # NVRTC has a cache only where the driver has been initialised.
+    cupy.zeros(1)
+    reports = [nvrtc.compile(TINY, "shift.cu", SHIFTS, "sm_90").resources.keys() for _ in range(3)]
+    assert reports == [set(SHIFTS)] * 3
