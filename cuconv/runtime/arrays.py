@@ -20,7 +20,7 @@ from cuconv.runtime import graphs
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT8_E4M3FN, FLOAT64, DType
 from cuconv.runtime.environment import CHECK, contents_are_checked, variable
 from cuconv.runtime.errors import message
-from cuconv.runtime.generated import Code
+from cuconv.runtime.generated import Part
 from cuconv.runtime.graphs import Launch
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 from cuconv.runtime.recogniser import Recogniser
@@ -76,20 +76,20 @@ class Family:
         refuse_other_arithmetic(argument, array)
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
-    def current(self, device: int) -> Code:
+    def current(self, device: int) -> Part:
         """Code that has the raw handle of the caller's current stream on a device."""
-        return Code("stream(device)", {"stream": self.stream, "device": device})
+        return Part("stream(device)", {"stream": self.stream, "device": device})
 
-    def repeated(self, launches: Sequence[Launch], device: int) -> Code:
+    def repeated(self, launches: Sequence[Launch], device: int) -> Part:
         """Code that makes these launches on the raw stream `on`, again and again."""
         return graphs.one_by_one(launches)
 
-    def moved(self, given: list[Any], pointers: list[int]) -> Code | None:
+    def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
         """Code that says whether an array has left its address; None for arrays that never do."""
         values = {"address": self.address, "arrays": given, "pointers": list(pointers)}
-        return Code("list(map(address, arrays)) != pointers", values)
+        return Part("list(map(address, arrays)) != pointers", values)
 
-    def followed(self, given: list[Any]) -> Code | None:
+    def followed(self, given: list[Any]) -> Part | None:
         """Code that says whether autograd follows one of these arrays at present; None where it never does."""
         return None
 
@@ -123,7 +123,7 @@ class Family:
     def mark_written(self, written: Sequence[Any]) -> None:
         """Tell the library that arrays of a caller have new contents."""
 
-    def marked(self, written: Sequence[Any]) -> Code | None:
+    def marked(self, written: Sequence[Any]) -> Part | None:
         """Code that tells the library that these arrays have new contents; None where it need not know."""
         return None
 
@@ -272,13 +272,13 @@ class CupyFamily(ByteStrideFamily):
         # A transposed view of a new array would take half as long again.
         return lambda: ndarray(shape, dtype, alloc(nbytes), strides)
 
-    def current(self, device: int) -> Code:
-        return Code("current_stream(device).ptr", {"current_stream": self._current_stream, "device": device})
+    def current(self, device: int) -> Part:
+        return Part("current_stream(device).ptr", {"current_stream": self._current_stream, "device": device})
 
-    def repeated(self, launches: Sequence[Launch], device: int) -> Code:
+    def repeated(self, launches: Sequence[Launch], device: int) -> Part:
         return graphs.repeated(launches, device)
 
-    def moved(self, given: list[Any], pointers: list[int]) -> Code | None:
+    def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
         # Nothing gives an array of CuPy other memory.
         return None
 
@@ -388,22 +388,22 @@ class TorchFamily(Family):
         ]
         return lines, {"check": check, "address": self.address, "forward_mode": self._forward_mode}
 
-    def repeated(self, launches: Sequence[Launch], device: int) -> Code:
+    def repeated(self, launches: Sequence[Launch], device: int) -> Part:
         return super().repeated(launches, device) if device == HOST else graphs.repeated(launches, device)
 
-    def moved(self, given: list[Any], pointers: list[int]) -> Code | None:
+    def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
         # Each is asked in turn: lists take longer, as does the C function in which torch itself compares addresses.
         places = range(len(given))
         values = {f"p{n}": pointers[n] for n in places} | {f"address{n}": given[n].data_ptr for n in places}
-        return Code(" or ".join(f"address{n}() != p{n}" for n in places), values)
+        return Part(" or ".join(f"address{n}() != p{n}" for n in places), values)
 
-    def followed(self, given: list[Any]) -> Code | None:
+    def followed(self, given: list[Any]) -> Part | None:
         # Only numbers of these kinds can require grad.
         tensors = {f"a{n}": each for n, each in enumerate(given) if each.is_floating_point() or each.is_complex()}
         if not tensors:
             return None
         asked = " or ".join(f"{name}.requires_grad" for name in tensors)
-        return Code(f"is_grad_enabled() and ({asked})", {"is_grad_enabled": self._is_grad_enabled, **tensors})
+        return Part(f"is_grad_enabled() and ({asked})", {"is_grad_enabled": self._is_grad_enabled, **tensors})
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset, _ = facts
@@ -462,11 +462,11 @@ class TorchFamily(Family):
             # Inference tensors have none.
             self._increment_version(_with_versions(written))
 
-    def marked(self, written: Sequence[Any]) -> Code | None:
+    def marked(self, written: Sequence[Any]) -> Part | None:
         counted = _with_versions(written)
         if not counted:
             return None
-        return Code("increment_version(counted)", {"increment_version": self._increment_version, "counted": counted})
+        return Part("increment_version(counted)", {"increment_version": self._increment_version, "counted": counted})
 
 
 def _with_versions(tensors: Sequence[Any]) -> list[Any]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from cuconv.runtime.memo import remembered
 
 
-class Code(NamedTuple):
-    """An expression, or lines, that a function is put together of."""
+class Part(NamedTuple):
+    """A part of a function: an expression, or lines."""
 
     text: str
     values: Mapping[str, Any]

@@ -9,7 +9,7 @@ from textwrap import indent
 from typing import Any
 
 from cuconv.runtime import dependent, machine
-from cuconv.runtime.generated import Code
+from cuconv.runtime.generated import Part
 
 MAX_GRAPHS = 16
 """Graphs that repeated launches have at most, on all streams together."""
@@ -18,13 +18,13 @@ Launch = Callable[[int], None]
 """Enqueues launches on a raw stream."""
 
 
-def one_by_one(launches: Sequence[Launch]) -> Code:
+def one_by_one(launches: Sequence[Launch]) -> Part:
     """Code that makes these launches on the stream `on`."""
     each = {f"launch{number}": launch for number, launch in enumerate(launches)}
-    return Code("\n".join(f"{name}(on)" for name in each) or "pass", each)
+    return Part("\n".join(f"{name}(on)" for name in each) or "pass", each)
 
 
-def repeated(launches: Sequence[Launch], device: int) -> Code:
+def repeated(launches: Sequence[Launch], device: int) -> Part:
     """Code that makes these launches on the stream `on`, with as many calls as there are kernels or with one.
 
     On an H200's host a kernel's launch takes 3.9 us, and that of a graph of one 1.5; on the GPU both take equally long.
@@ -67,7 +67,7 @@ else:
         **each.values, "graphs": graphs, "launch_first": launch_first, "launch_graph": runtime.graphLaunch,
         "is_capturing": runtime.streamIsCapturing,
     }  # fmt: skip
-    return Code(text, values | ({"get_device": runtime.getDevice, "own_device": device} if elsewhere else {}))
+    return Part(text, values | ({"get_device": runtime.getDevice, "own_device": device} if elsewhere else {}))
 
 
 def _captured(launches: Sequence[Launch], stream: int) -> Any:

@@ -23,8 +23,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Fak
 
 
 def repeated(*launches: Callable[[int], None]) -> Callable[[int], None]:
-    code = graphs.repeated(launches, 0)
-    return generated.function("on", code.text.splitlines(), code.values)
+    part = graphs.repeated(launches, 0)
+    return generated.function("on", part.text.splitlines(), part.values)
 
 
 def test_the_first_call_makes_a_graph_that_others_launch(fake: FakeRuntime) -> None:
