@@ -16,10 +16,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cuconv.runtime import generated, graphs
+from cuconv.runtime import graphs
 from cuconv.runtime.dtypes import BFLOAT16, BY_NAME, BY_NUMPY, FLOAT8_E4M3FN, FLOAT64, DType
 from cuconv.runtime.environment import CHECK, contents_are_checked, variable
 from cuconv.runtime.errors import message
+from cuconv.runtime.generated import Part
+from cuconv.runtime.graphs import Launch
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 from cuconv.runtime.recogniser import Recogniser
 
@@ -74,22 +76,21 @@ class Family:
         refuse_other_arithmetic(argument, array)
         raise TypeError(message(argument, describe(array), f"a {self.name} array, as the first is"))
 
-    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
-        """What makes these launches on a raw stream, again and again."""
+    def current(self, device: int) -> Part:
+        """Code that has the raw handle of the caller's current stream on a device."""
+        return Part("stream(device)", {"stream": self.stream, "device": device})
 
-        def launch(stream: int) -> None:
-            for each in launches:
-                each(stream)
+    def repeated(self, launches: Sequence[Launch], device: int) -> Part:
+        """Code that makes these launches on the raw stream `on`, again and again."""
+        return graphs.one_by_one(launches)
 
-        return launch
+    def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
+        """Code that says whether an array has left its address; None for arrays that never do."""
+        values = {"address": self.address, "arrays": given, "pointers": list(pointers)}
+        return Part("list(map(address, arrays)) != pointers", values)
 
-    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool] | None:
-        """What tells whether arrays still have these addresses; None for arrays that always have."""
-        address = self.address
-        return lambda: list(map(address, given)) == pointers
-
-    def follows(self, given: list[Any]) -> Callable[[], bool] | None:
-        """What tells whether autograd follows one of these arrays at present; None where it never does."""
+    def followed(self, given: list[Any]) -> Part | None:
+        """Code that says whether autograd follows one of these arrays at present; None where it never does."""
         return None
 
     through: Callable[..., Sequence[Any]] | None = None
@@ -122,8 +123,9 @@ class Family:
     def mark_written(self, written: Sequence[Any]) -> None:
         """Tell the library that arrays of a caller have new contents."""
 
-    def marks(self, written: Sequence[Any]) -> Callable[[], None] | None:
-        """What tells the library that these arrays have new contents; None where it need not know."""
+    def marked(self, written: Sequence[Any]) -> Part | None:
+        """Code that tells the library that these arrays have new contents; None where it need not know."""
+        return None
 
     def checks_contents(self) -> bool:
         """Whether CUCONV_CHECK asks for index arrays to be read back and checked."""
@@ -270,10 +272,13 @@ class CupyFamily(ByteStrideFamily):
         # A transposed view of a new array would take half as long again.
         return lambda: ndarray(shape, dtype, alloc(nbytes), strides)
 
-    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+    def current(self, device: int) -> Part:
+        return Part("current_stream(device).ptr", {"current_stream": self._current_stream, "device": device})
+
+    def repeated(self, launches: Sequence[Launch], device: int) -> Part:
         return graphs.repeated(launches, device)
 
-    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool] | None:
+    def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
         # Nothing gives an array of CuPy other memory.
         return None
 
@@ -294,9 +299,6 @@ class CupyFamily(ByteStrideFamily):
 KNOWN_TORCH = (2, 11), (2, 13)
 """The first and the last version of torch with which the use of its internals was tested. Another one cannot be tried:
 guards crash when they are not given the arguments that they expect."""
-
-
-SAME_ADDRESSES = "_tensors_data_ptrs_at_indices_equal"
 
 
 class TorchFamily(Family):
@@ -323,8 +325,6 @@ class TorchFamily(Family):
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
         self._dtypes[torch.float64] = FLOAT64
         self._torch_dtypes = {dtype: of_torch for of_torch, dtype in self._dtypes.items()}
-        # One C function compares the addresses of all tensors; it is there where torch is built for GPUs.
-        self._have_addresses: Any = None if inner is None else getattr(torch._C, SAME_ADDRESSES, None)
         self._is_grad_enabled = self.is_grad_enabled = torch.is_grad_enabled
         self._is_in_inference_mode = torch.is_inference_mode_enabled
         # torch.cuda.current_stream builds an object and takes 6 us instead of 0.05.
@@ -388,22 +388,22 @@ class TorchFamily(Family):
         ]
         return lines, {"check": check, "address": self.address, "forward_mode": self._forward_mode}
 
-    def repeated(self, launches: Sequence[Callable[[int], None]], device: int) -> Callable[[int], None]:
+    def repeated(self, launches: Sequence[Launch], device: int) -> Part:
         return super().repeated(launches, device) if device == HOST else graphs.repeated(launches, device)
 
-    def stays(self, given: list[Any], pointers: list[int]) -> Callable[[], bool] | None:
-        if self._have_addresses is None:
-            return super().stays(given, pointers)
-        return partial(self._have_addresses, given, pointers, list(range(len(given))))
+    def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
+        # Each is asked in turn: lists take longer, as does the C function in which torch itself compares addresses.
+        places = range(len(given))
+        values = {f"p{n}": pointers[n] for n in places} | {f"address{n}": given[n].data_ptr for n in places}
+        return Part(" or ".join(f"address{n}() != p{n}" for n in places), values)
 
-    def follows(self, given: list[Any]) -> Callable[[], bool] | None:
-        # Only numbers of these kinds can require grad. Each is asked in turn: a loop takes twice as long.
+    def followed(self, given: list[Any]) -> Part | None:
+        # Only numbers of these kinds can require grad.
         tensors = {f"a{n}": each for n, each in enumerate(given) if each.is_floating_point() or each.is_complex()}
         if not tensors:
             return None
         asked = " or ".join(f"{name}.requires_grad" for name in tensors)
-        values = {"is_grad_enabled": self._is_grad_enabled, **tensors}
-        return generated.function("", [f"return is_grad_enabled() and ({asked})"], values)
+        return Part(f"is_grad_enabled() and ({asked})", {"is_grad_enabled": self._is_grad_enabled, **tensors})
 
     def layout(self, argument: str, facts: Facts) -> Layout:
         shape, strides, dtype, device, offset, _ = facts
@@ -462,9 +462,11 @@ class TorchFamily(Family):
             # Inference tensors have none.
             self._increment_version(_with_versions(written))
 
-    def marks(self, written: Sequence[Any]) -> Callable[[], None] | None:
+    def marked(self, written: Sequence[Any]) -> Part | None:
         counted = _with_versions(written)
-        return partial(self._increment_version, counted) if counted else None
+        if not counted:
+            return None
+        return Part("increment_version(counted)", {"increment_version": self._increment_version, "counted": counted})
 
 
 def _with_versions(tensors: Sequence[Any]) -> list[Any]:

@@ -7,9 +7,17 @@ function with names for them runs it in one frame: loops over lists and further 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from cuconv.runtime.memo import remembered
+
+
+class Part(NamedTuple):
+    """A part of a function: an expression, or lines."""
+
+    text: str
+    values: Mapping[str, Any]
+    """What names in the text stand for. No two parts of one function have the same names."""
 
 
 def function(arguments: str, lines: Iterable[str], values: Mapping[str, Any]) -> Callable[..., Any]:

@@ -3,46 +3,71 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import indent
 from typing import Any
 
-from cuconv.runtime import dependent
+from cuconv.runtime import dependent, machine
+from cuconv.runtime.generated import Part
 
 MAX_GRAPHS = 16
-"""Threads and streams, taken together, that repeated launches have graphs for."""
+"""Graphs that repeated launches have at most, on all streams together."""
 
 Launch = Callable[[int], None]
 """Enqueues launches on a raw stream."""
 
 
-def repeated(launches: Sequence[Launch], device: int) -> Launch:
-    """What makes these launches on a stream, with as many calls as there are kernels or with one.
+def one_by_one(launches: Sequence[Launch]) -> Part:
+    """Code that makes these launches on the stream `on`."""
+    each = {f"launch{number}": launch for number, launch in enumerate(launches)}
+    return Part("\n".join(f"{name}(on)" for name in each) or "pass", each)
+
+
+def repeated(launches: Sequence[Launch], device: int) -> Part:
+    """Code that makes these launches on the stream `on`, with as many calls as there are kernels or with one.
 
     On an H200's host a kernel's launch takes 3.9 us, and that of a graph of one 1.5; on the GPU both take equally long.
-    Each stream has a graph of its own, because a graph waits for its own last launch, and each thread, because they
-    must not use one at the same time.
+    Each stream has graphs of its own, because a graph waits for its own last launch. Two threads must not use one at
+    the same time, and so each takes a graph out of the list of the stream and puts it back.
     """
     from cupy.cuda import runtime
 
-    graphs: dict[tuple[int, int], Any] = {}
-    get_device, is_capturing, get_ident = runtime.getDevice, runtime.streamIsCapturing, threading.get_ident
-    launch_graph = runtime.graphLaunch
+    each = one_by_one(launches)
+    if not launches:
+        return each
+    graphs: dict[int, list[int]] = {}
+    made: list[Any] = []
 
-    def launch(stream: int) -> None:
-        # A graph cannot be launched while another one is captured: then its kernels are.
-        if get_device() == device and not is_capturing(stream):
-            graph = graphs.get((get_ident(), stream))
-            if graph is not None:
-                launch_graph(graph.graphExec, stream)
-                return
-            if len(graphs) < MAX_GRAPHS:
-                graphs[get_ident(), stream] = _captured(launches, stream)
-        for each in launches:
-            each(stream)
+    def launch_first(on: int) -> None:
+        if len(made) < MAX_GRAPHS:
+            graph = _captured(launches, on)
+            made.append(graph)
+            graphs.setdefault(on, []).append(graph.graphExec)
+        for launch in launches:
+            launch(on)
 
-    return launch
+    elsewhere = "" if machine.has_one_device() else "get_device() != own_device or "
+    # A graph cannot be launched while another one is captured: then its kernels are. Stream 0 is never captured.
+    text = f"""\
+if {elsewhere}on and is_capturing(on):
+{indent(each.text, "    ")}
+else:
+    try:
+        graph = (idle := graphs[on]).pop()
+    except LookupError:
+        launch_first(on)
+    else:
+        try:
+            launch_graph(graph, on)
+        finally:
+            idle.append(graph)
+"""
+    values = {
+        **each.values, "graphs": graphs, "launch_first": launch_first, "launch_graph": runtime.graphLaunch,
+        "is_capturing": runtime.streamIsCapturing,
+    }  # fmt: skip
+    return Part(text, values | ({"get_device": runtime.getDevice, "own_device": device} if elsewhere else {}))
 
 
 def _captured(launches: Sequence[Launch], stream: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,16 +176,24 @@ def test_a_call_keeps_its_arrays() -> None:
     assert len(spoiled) == 50
 
 
-def tensors() -> tuple[Any, ...]:
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def tensors(device: str) -> tuple[Any, ...]:
     torch = pytest.importorskip("torch")
-    return torch, torch.ones(2, 3, 8), torch.ones(3, 4)
+    return torch, torch.ones(2, 3, 8, device=device), torch.ones(3, 4, device=device)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("move", ["resize_", "set_", "data"])
-def test_tensors_with_other_memory_are_noticed(move: str) -> None:
-    torch, x, weight = tensors()
+def test_tensors_with_other_memory_are_noticed(move: str, device: str) -> None:
+    torch, x, weight = tensors(device)
     step = cuconv.bind(cuconv.causal_conv1d_fn, x, weight)
-    other = torch.ones(2, 3, 8)
+    if device == "cuda":
+        # Where it is not the first call. Memory that NumPy has seen, as in a call on the CPU, cannot be resized.
+        step()
+        step()
+    other = torch.ones(2, 3, 8, device=device)
     if move == "resize_":
         x.resize_(200, 300, 8)
     elif move == "set_":
@@ -195,8 +204,9 @@ def test_tensors_with_other_memory_are_noticed(move: str) -> None:
         step()
 
 
-def test_what_autograd_would_have_to_follow_is_refused() -> None:
-    torch, x, weight = tensors()
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_autograd_would_have_to_follow_is_refused(device: str) -> None:
+    torch, x, weight = tensors(device)
     weight.requires_grad_()
     refused = r"^weight: got a tensor that requires grad while grad mode is on; wanted torch.no_grad\(\) or"
     with pytest.raises(ValueError, match=refused):
@@ -210,12 +220,15 @@ def test_what_autograd_would_have_to_follow_is_refused() -> None:
     assert not step.results.any()
     with torch.no_grad():
         assert torch.equal(step(), wanted)
+    weight.requires_grad_(False)
+    assert torch.equal(step(), wanted)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", ["enable_grad", "no_grad", "inference_mode"])
-def test_autograd_notices_what_a_call_writes(mode: str) -> None:
-    torch, x, weight = tensors()
-    state, factor = torch.zeros(2, 3, 4), torch.ones(2, 3, requires_grad=True)
+def test_autograd_notices_what_a_call_writes(mode: str, device: str) -> None:
+    torch, x, weight = tensors(device)
+    state, factor = torch.zeros(2, 3, 4, device=device), torch.ones(2, 3, device=device, requires_grad=True)
     step = cuconv.bind(cuconv.causal_conv1d_update, x[:, :, 0].contiguous(), state, weight)
     out = step()
     for written in (out, state[..., 0]):
@@ -241,6 +254,69 @@ def test_a_call_runs_on_the_stream_that_is_current() -> None:
     graph.launch(stream)
     stream.synchronize()
     np.testing.assert_array_equal(cupy.asnumpy(step.results), cuconv.causal_conv1d_fn(*convolution()))
+
+
+@pytest.mark.gpu
+def test_a_call_runs_on_the_stream_of_torch_that_is_current() -> None:
+    torch, x, weight = tensors("cuda")
+    step = cuconv.bind(cuconv.causal_conv1d_fn, x, weight)
+    wanted = step().clone()
+    other, *streams = torch.cuda.Stream(), torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()
+    for stream in streams * 3:
+        with torch.cuda.stream(stream):
+            step()
+            torch.cuda.synchronize()
+            step.results.zero_()
+            torch.cuda.synchronize()
+            torch.cuda._sleep(100_000_000)
+            step()
+            ended = stream.record_event()
+        with torch.cuda.stream(other):
+            # The call waits for what is in front of it on its stream.
+            assert not step.results.cpu().any() and not ended.query()
+        torch.cuda.synchronize()
+        assert torch.equal(step.results, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_default", [True, False])
+def test_threads_may_repeat_a_call_on_one_stream(is_default: bool) -> None:
+    torch, x, weight = tensors("cuda")
+    step = cuconv.bind(cuconv.causal_conv1d_fn, x, weight)
+    wanted = step().clone()
+    torch.cuda.synchronize()
+    stream = torch.cuda.default_stream() if is_default else torch.cuda.Stream()
+
+    def work(_: int) -> bool:
+        with torch.cuda.stream(stream):
+            results = [step() for _ in range(300)]
+            stream.synchronize()
+            return all(each is results[0] for each in results) and torch.equal(results[0], wanted)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(16)))
+
+
+@pytest.mark.gpu
+def test_a_call_runs_beside_a_capture() -> None:
+    """The default stream is not the one that is captured."""
+    torch, x, weight = tensors("cuda")
+    step = cuconv.bind(cuconv.causal_conv1d_fn, x, weight)
+    wanted = step().clone()
+    captured, default = torch.zeros(4, device="cuda"), torch.cuda.current_stream()
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        step.results.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            captured += 1
+            with torch.cuda.stream(default):
+                step()
+        torch.cuda.synchronize()
+        assert torch.equal(step.results, wanted)
+        graph.replay()
+    torch.cuda.synchronize()
+    assert captured.tolist() == [2.0] * 4
 
 
 @pytest.mark.gpu
