@@ -137,7 +137,7 @@ def compile(
 
 
 def _without_cache() -> tuple[str, ...]:
-    """What keeps NVRTC from a cache of its own, which it has from 12.9 on where there is a GPU: out of it a program comes
+    """What keeps NVRTC from its own cache, which it has from 12.9 on where there is a GPU: out of it a program comes
     without the report of ptxas.
     """
     return ("--no-cache",) if version() >= (12, 9) else ()

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, ClassVar
 
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import CODES, FLOAT32, FLOATS, DType
+from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, INT16, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import (
     MAX_DIVIDEND,
@@ -48,6 +48,8 @@ ROWS = (1, 2, 4, 8, 16)
 FEW_ROWS = 4
 """Rows that a group of lanes loads at once, at most, where states are few bytes or chosen by an argument."""
 
+STAYING_D_STATE, STAYING_ROWS = 128, 2
+"""The d_state, and the rows of a group of lanes, of int16 states that have code which leaves them in their slot."""
 
 FEW_LANES = 4
 """Lanes per row up to which a group keeps all its rows: with fewer rows, lanes would stand for none. The kernel for one
@@ -314,12 +316,23 @@ class SelectiveStateUpdateQuantisedSingle(_Rows):
     STATES = CODES
 
     stream: bool
+    in_place: bool = False
+    """Whether states go to the slots that they come from, by code for nothing else."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedSingle]:
         for division, stream in product(cls.divisions(False), (False, True)):
             if division["d_state"] <= max(D_STATES):
-                yield cls(**division, stream=stream)
+                yield (kernel := cls(**division, stream=stream))
+                if kernel.may_stay:
+                    yield replace(kernel, in_place=True)
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether there is such code for these rows."""
+        is_whole = self.vec * self.state_t.itemsize == MAX_VECTOR_BYTES and self.shared_decay and not self.masked
+        is_narrow = self.b_t is BFLOAT16 and self.state_t is INT16 and self.rows == STAYING_ROWS
+        return self.stream and is_whole and is_narrow and self.d_state == STAYING_D_STATE
 
 
 @dataclass(frozen=True)

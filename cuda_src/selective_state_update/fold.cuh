@@ -109,64 +109,11 @@ struct EmptyRing {
     __device__ __forceinline__ static bool is_empty(int word) {
         return lanes_where(lane_id() % 4 != 0 && word != 0) == 0;
     }
+    template <typename Operands>
+    __device__ __forceinline__ static int* place_of(const Operands& p, int slot) {
+        return RingCursor::place_of(p, slot);
+    }
 };
-
-// The step of a sequence with states of codes and a ring without live tokens; false otherwise, and nothing has been
-// written. It does what update_single in steps.cuh does: one function for both would take 3 to 13 % longer, in which
-// the compiler reads arguments later. number: of the warp.
-template <typename Rows, typename Params>
-__device__ __forceinline__ bool step_codes_if_empty(const Params& params, unsigned number) {
-    const typename Rows::Operands& p = params.operands;
-    if (!kReadsFirst) wait_for_preceding();
-    const WarpRows warp(p, uniform(number), Rows::kTile);
-    // Whole warps leave: the shuffles stay complete.
-    if (warp.batch >= p.batch) {
-        if (kReadsFirst) wait_for_preceding();
-        return true;
-    }
-    const int slot = uniform(load_slot<Rows>(p, warp.batch));
-    const StateRows<Rows> rows =
-        StateRows<Rows>(p.state, p.state_stride + 1, warp) + max(slot, 0) * static_cast<index_t>(p.state_stride[0]);
-    float* const scale_place = scale_of_slot<Rows>(params, warp, max(slot, 0));
-    typename Rows::StateVec raw[Rows::kRowsOfGroup][Rows::kChunks];
-#pragma unroll
-    for (int r = 0; r < Rows::kRowsOfGroup; ++r) load_row<Rows>(p, warp, rows, r, raw[r], slot >= 0);
-    float scale = 1.0f;
-    if (slot >= 0) scale = load_scale<Rows>(scale_place);
-    // Keeps the loads in front of all that follows.
-    sync_warp();
-    const TokenCursor<Rows> at(p, warp, warp.batch, 0);
-    TokenInputs<Rows> inputs;
-    TokenMatrices<Rows> maps;
-    RowParameters<Rows> parameters;
-    parameters.load(p, warp);
-    if (slot < 0) {
-        if (kReadsFirst) wait_for_preceding();
-        if (!p.keeps_padding) at.store(p, 0.0f);
-        return true;
-    }
-    if (kReadsFirst) wait_for_preceding();
-    inputs.load(p, at);
-    maps.load(p, at);
-    sync_warp();
-    // A sequence of int16 takes 3.30 us so, and 3.40 with the cursor in front of the inputs; 3 take 5.70 and 5.66.
-    const int word = EmptyRing::load(params, slot);
-    hide_words<Rows>(raw);
-    // Live tokens alone count: a step does not change their number, while one warp of a sequence clears what is left to
-    // be committed, which others could find or not.
-    if (lanes_where(lane_id() % 4 == 1 && word > 0) != 0) return false;
-    // Says that there is nothing to be committed: 1 and 2 sequences of int8 take 2.88 and 3.80 us with this in front of
-    // the stores, and 3.07 and 4.01 behind; 4 and 5 of int16, with four rows, 6.74 and 7.40, and 6.52 and 7.13.
-    constexpr bool kLeavesFirst = Rows::kRowsOfGroup < 4;
-    if (kLeavesFirst && warp.head == 0 && warp.first_row == 0 && lane_id() / 2 == 1) {
-        RingCursor::place_of(params, slot)[lane_id()] = 0;
-    }
-    store_rows<Rows>(p, warp, raw, scale, rows, scale_place, at, parameters, inputs, maps);
-    if (!kLeavesFirst && warp.head == 0 && warp.first_row == 0 && lane_id() / 2 == 1) {
-        RingCursor::place_of(params, slot)[lane_id()] = 0;
-    }
-    return true;
-}
 
 // number: of the warp. With kRest nothing is waited for, and there are live tokens, or something to be committed.
 template <typename Rows, bool kToken, bool kRest = false, typename Operands>

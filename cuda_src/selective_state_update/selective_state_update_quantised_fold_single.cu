@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
     using Rows = typename Traits::Rows;
     const FoldScaled all{{params.operands}};
-    if (!step_codes_if_empty<Rows>(all, number)) {
+    if (!step_codes_if_empty<Rows, EmptyRing>(all, number)) {
         // From the beginning once more: of nothing that this takes the step above is to have registers.
         fold_states<Rows, true, true>(all, opaque(static_cast<int>(number)));
     }

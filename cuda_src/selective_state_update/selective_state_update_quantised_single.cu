@@ -10,7 +10,8 @@
 // kSharedDecay  A, dt and dt_bias are the same for all rows and elements of a head, and so is the decay
 // kMasked       d_state is less than kDState
 // kStream       states are not to stay in the L2 cache
-#include "selective_state_update/steps.cuh"
+// kInPlace      states go to the slots that they come from
+#include "selective_state_update/whole_step.cuh"
 
 struct SelectiveStateUpdateQuantisedSingleParams {
     void* state_scale;
@@ -19,7 +20,7 @@ struct SelectiveStateUpdateQuantisedSingleParams {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kStream>
+          bool kSharedDecay, bool kMasked, bool kStream, bool kInPlace>
 struct SelectiveStateUpdateQuantisedSingleTraits {
     static constexpr int kThreads = 128;
     using Rows = RowTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows, kSharedDecay, kMasked, false, false,
@@ -28,11 +29,15 @@ struct SelectiveStateUpdateQuantisedSingleTraits {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kRows,
-          bool kSharedDecay, bool kMasked, bool kStream,
+          bool kSharedDecay, bool kMasked, bool kStream, bool kInPlace,
           typename Traits = SelectiveStateUpdateQuantisedSingleTraits<kDState, input_t, state_t, a_t, b_t, kVec, kRows,
-                                                                      kSharedDecay, kMasked, kStream>>
+                                                                      kSharedDecay, kMasked, kStream, kInPlace>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_quantised_single_kernel(const SelectiveStateUpdateQuantisedSingleParams params) {
     const unsigned number = blockIdx.x * (Traits::kThreads / kWarpSize) + threadIdx.x / kWarpSize;
-    update<typename Traits::Rows>(params, number);
+    if constexpr (kInPlace) {
+        step_codes_if_empty<typename Traits::Rows, NoRing>(params, number);
+    } else {
+        update<typename Traits::Rows>(params, number);
+    }
 }

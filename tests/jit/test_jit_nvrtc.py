@@ -228,7 +228,9 @@ def test_neither_approximate_arithmetic_nor_file_names_enter_the_image() -> None
     assert options != nvrtc.options("sm_80")
 
 
-@pytest.mark.parametrize(("version", "options"), [((12, 8), ()), ((12, 9), ("--no-cache",)), ((13, 0), ("--no-cache",))])
+@pytest.mark.parametrize(
+    ("version", "options"), [((12, 8), ()), ((12, 9), ("--no-cache",)), ((13, 0), ("--no-cache",))]
+)
 def test_nvrtc_keeps_nothing_where_it_could(
     version: tuple[int, int], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

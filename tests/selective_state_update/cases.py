@@ -437,6 +437,8 @@ UNIT = (
     Case(7, 2, 20, 128, state_dtype="int8", pool="slot_strided", scale_axis=True, **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, state_dtype="int8", force="rows=8 stream=0", lies="fused", **PER_HEAD, **SERVED),
     Case(3, 2, 37, 128, state_dtype="int16", force="rows=8 stream=0 index32=0", targets="one", **PER_HEAD),
+    Case(5, 3, 37, 128, state_dtype="int16", force="rows=2 in_place=1", **PER_HEAD, **SERVED),
+    Case(3, 2, 16, 128, state_dtype="int16", A_dtype="", force="rows=2 in_place=1", pool="slot_strided", **PER_HEAD),
     Case(3, 2, 9, 128, state_dtype="float8_e4m3fn", dtype="float32", **PER_HEAD),
     Case(3, 4, 64, 128, 2, state_dtype="int8", force="heads=1", lies="fused", targets="one", **PER_HEAD, **SERVED),
     Case(4, 3, 32, 128, state_dtype="int8", force="heads=1", pool="slot_strided", scale_axis=True, **PER_HEAD),

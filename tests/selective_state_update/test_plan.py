@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from cuconv.runtime.dtypes import BFLOAT16, CODES, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, ceil_div
 from cuconv.runtime.machine import assuming
 from cuconv.runtime.plan import Launch
-from cuconv.runtime.workload import Workload
+from cuconv.runtime.workload import Array, Workload
 from cuconv.selective_state_update import workloads
 from cuconv.selective_state_update.kernels import (
     BYTES,
@@ -427,7 +428,7 @@ def test_codes_have_few_rows_where_all_blocks_run_at_once(
     [
         *((batch, 64, "int16", rows) for batch, rows in ((1, 2), (5, 2), (6, 4), (12, 4))),
         *((batch, 64, "int8", rows) for batch, rows in ((1, 2), (5, 2), (6, 4), (9, 4))),
-        *((batch, 128, "int16", rows) for batch, rows in ((8, 8), (9, 4), (32, 4), (64, 8))),
+        (8, 128, "int16", 8),
         *((batch, 256, "int16", rows) for batch, rows in ((1, 2), (2, 4), (3, 8), (4, 8), (5, 4), (64, 4))),
         *((batch, 256, "int8", rows) for batch, rows in ((1, 2), (2, 4), (3, 8))),
     ],
@@ -442,6 +443,33 @@ def test_codes_have_the_rows_that_were_quickest(batch: int, d_state: int, state_
     assert isinstance(plain, SelectiveStateUpdateQuantisedSingle)
     assert (plain.rows, fold.rows) == (rows, rows)
     assert isinstance(fold, SelectiveStateUpdateQuantisedFoldSingle) is (rows < 8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes", "rows", "in_place"),
+    [
+        *((batch, {}, 2, True) for batch in (9, 32, 64, 95)),
+        *((batch, {}, 8, False) for batch in (8, 96)),
+        (32, {"dtype": "float16"}, 4, False),
+        (32, {"d_state": 256}, 4, False),
+    ],
+)
+def test_int16_states_stay_in_their_slot_where_blocks_wait_for_others(
+    batch: int, sizes: dict[str, Any], rows: int, in_place: bool
+) -> None:
+    workload = workloads.selective_state_update(batch, state_dtype="int16", **sizes)
+    with assuming(132):
+        kernel = kernel_of(selective_state_update, workload)
+    assert isinstance(kernel, SelectiveStateUpdateQuantisedSingle)
+    assert (kernel.rows, kernel.in_place) == (rows, in_place)
+
+
+def test_states_that_go_elsewhere_or_nowhere_do_not_stay() -> None:
+    workload, slots = workloads.selective_state_update(32, state_dtype="int16"), Array((32,), INT32)
+    moved = replace(workload, arrays={**workload.arrays, "dst_state_batch_indices": slots})
+    frozen = replace(workload, options={**workload.options, "disable_state_update": True})
+    with assuming(132):
+        assert not any(kernel_of(selective_state_update, call).in_place for call in (moved, frozen))
 
 
 @pytest.mark.parametrize(("d_state", "rows"), [(120, 4), (96, 4), (200, 8)])

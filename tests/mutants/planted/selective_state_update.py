@@ -37,6 +37,7 @@ _UNITS_INT8 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int8]"
 _UNITS_FAR = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-100-int8]"
 _UNITS_INT16 = _QUANTISED + "units_of_rows_change_no_bits[unit-emulated-40-int16]"
 _BIT_BY_BIT = _QUANTISED + "a_kernel_rounds_bit_by_bit_as_numpy"
+_STAYING = "selective_state_update-5-3-37-128-state_dtype_int16-per_head_all-odd-index_int64-force_rows=2_in_place=1"
 _WHOLE_MOVED = (
     "selective_state_update-5-2-64-128-per_head_all-lies_fused-targets_one-odd-index_int64-force_rows=4_whole=1_moved=1"
 )
@@ -60,9 +61,30 @@ MUTANTS = (
     Mutant(
         "A step of whole rows without a slot leaves results as they are.",
         "selective_state_update/whole_step.cuh",
-        "if (!p.keeps_padding) at.store(p, 0.0f);",
-        "",
+        """        if (!p.keeps_padding) at.store(p, 0.0f);
+        return true;
+    }
+    if (kReadsFirst) wait_for_preceding();
+    if (kReadsFirst""",
+        """        return true;
+    }
+    if (kReadsFirst) wait_for_preceding();
+    if (kReadsFirst""",
         (_WHOLE_PADDED,),
+    ),
+    Mutant(
+        "A step of codes that stay in their slot leaves results without a slot as they are.",
+        "selective_state_update/whole_step.cuh",
+        """        if (!p.keeps_padding) at.store(p, 0.0f);
+        return true;
+    }
+    if (kReadsFirst) wait_for_preceding();
+    inputs""",
+        """        return true;
+    }
+    if (kReadsFirst) wait_for_preceding();
+    inputs""",
+        (_STAYING,),
     ),
     Mutant(
         "Whole rows stay in the slot which they come from.",
