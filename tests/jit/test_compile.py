@@ -171,6 +171,7 @@ ELSEWHERE = {
     ("CausalConv1dChannellastVarlenBwd", 120): 40,
     ("CausalConv1dOddchannelsFwd", 75): 148,
     ("CausalConv1dShortrowsBwd", 80): 48,
+    ("CausalConv1dVarlenCachedFwd", 100): 28,
     ("CausalConv1dVarlenL2normShortFwd", 75): 100,
     ("CausalConv1dVarlenShortrowsFwd", 100): 16,
     ("CausalConv1dVarlenShortrowsFwd", 120): 40,
@@ -184,6 +185,7 @@ ELSEWHERE = {
     ("SelectiveStateUpdateDecays", 100): 8,
     ("SelectiveStateUpdateQuantised", 80): 20,
     ("SelectiveStateUpdateQuantised", 86): 76,
+    ("SelectiveStateUpdateQuantisedSingle", 80): 96,
 }
 """Bytes per thread that variants of covering sets keep in local memory on architectures where SPILLS allows fewer.
 
