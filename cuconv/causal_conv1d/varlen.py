@@ -243,9 +243,10 @@ def convolve_by_blocks(
 ) -> Any:
     """`causal_conv1d_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
 
-    A small kernel in front finds the snapshots. The arguments are those of vLLM's mode "all" (runtime/blocks.py):
-    cache_indices (sequences, blocks) has the slot of each block of block_size tokens, num_computed_tokens (sequences,)
-    the tokens before those of this call, state_column the block that each sequence starts from.
+    The arguments are those of vLLM's mode "all" (runtime/blocks.py): cache_indices (sequences, blocks) has the slot of
+    each block of block_size tokens, num_computed_tokens (sequences,) the tokens before those of this call, state_column
+    the block that each sequence starts from. Where the channels of x are contiguous, as vLLM has them, one launch does
+    all; where its tokens are, a small kernel in front finds the snapshots.
 
     Returns:
         out, or a new array laid out in memory like x.

@@ -2,7 +2,8 @@
 
 An array of slots has a column per block. Each sequence starts from the slot in one column, leaves its final state in
 that of its last block, and the state at the end of every block before that one in that block's slot. Which snapshots
-these are follows on the device: a small kernel writes them, and the slots of final states, for the kernel behind it.
+these are follows on the device: convolutions with contiguous channels find them where they store them; in front of the
+others a small kernel writes them, and the slots of final states.
 """
 
 from __future__ import annotations

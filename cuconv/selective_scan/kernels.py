@@ -88,6 +88,12 @@ class TileShape(NamedTuple):
             return dtype.itemsize == 2 and seqlen >= SWEPT
         return self.lanes == 1 or self.lanes * self.tokens <= seqlen
 
+    def has_room(self, *, by_channel: bool, snapshots: bool) -> bool:
+        """Whether a block of packed sequences has the shared memory that it takes: with a lane a channel, contiguous
+        channels and states inside sequences that would be 52 of 48 KB.
+        """
+        return self.group > 1 or not (by_channel and snapshots)
+
 
 SWEPT = 128
 """Tokens of a row from which on lanes may sweep them."""
@@ -269,7 +275,9 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
         for input_t, state_t, shape in product(FLOATS, STATES, TILE_TIMES):
             for by_channel, mixed, snapshots in product((False, True), repeat=3):
-                if shape in cls.TILES or (not mixed and shape.fits(input_t, 0, MAX_TOKENS)):
+                is_row = not mixed and shape.fits(input_t, 0, MAX_TOKENS)
+                has_room = shape.has_room(by_channel=by_channel, snapshots=snapshots)
+                if shape in cls.TILES or (is_row and has_room):
                     yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
 
 

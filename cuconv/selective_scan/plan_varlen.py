@@ -284,9 +284,12 @@ def _tile_shape(o: Operands, is_mixed: bool, by_channel: bool) -> TileShape:
         shape
         for shape in TILE_TIMES
         if shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
+        and shape.has_room(by_channel=by_channel, snapshots=o.snapshots is not None)
         and (o.is_batch or shape in SelectiveScanVarlenTilesFwd.TILES or (shape.sweeps and not is_mixed))
     ]
-    return min(shapes, key=lambda shape: tile_time(rows, shape, processors, by_channel))
+    # Short rows with states inside them may have no shape of their own.
+    usual = SelectiveScanVarlenTilesFwd.TILES[:1]
+    return min(shapes or usual, key=lambda shape: tile_time(rows, shape, processors, by_channel))
 
 
 def _short_tokens(o: Operands) -> int:

@@ -279,7 +279,10 @@ UNIT = (
             (35, "2x40", 5, "backward_rows", {"pool": "sliced", "others": "strided"}),
             (150, "3x16", 16, "channel_first", {"groups": 1, "slots": "odd", "keep": True, "state_dtype": "int8"}),
             (35, "3x72", 6, "channel_first", {"groups": 1, "moved": True, "snapshots": "own"}),
-            (40, "3x72", 8, "channel_last", {"groups": 1, "matrices": "by_state", "dtype": "float32", "params": ""}),
+            *(
+                (40, spec, 8, "channel_last", {"groups": 1, "matrices": "by_state", "dtype": "float32", **way})
+                for spec, way in (("3x72", {"params": ""}), ("2x16", {"snapshots": "own"}))
+            ),
         )
     ),
     without_pool(Case(35, "2x40", layout="channel_first", dense=True)),
