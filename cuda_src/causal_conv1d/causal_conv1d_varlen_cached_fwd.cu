@@ -69,7 +69,8 @@ struct CachedBlocks {
                                                  int i) const {
         if (i < 0 || i >= last - first) return {-1, 0, 0};
         const index_t position = (first + i + 1) * static_cast<index_t>(params.block_size.divisor) - computed;
-        return checked_snapshot(params.operands, number, position, load_slot_in_column(params.operands, number, first + i));
+        return checked_snapshot(params.operands, number, position,
+                                load_slot_in_column(params.operands, number, first + i));
     }
 };
 
@@ -137,8 +138,7 @@ __device__ __forceinline__ CachedRows find_prefix_snapshots(const CausalConv1dVa
 }
 
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu,
-          typename Traits =
-              CausalConv1dVarlenCachedFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu>>
+          typename Traits = CausalConv1dVarlenCachedFwdTraits<kWidth, input_t, weight_t, state_t, kVec, kTokens, kSilu>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     causal_conv1d_varlen_cached_fwd_kernel(const CausalConv1dVarlenCachedFwdParams params) {
     const CausalConv1dVarlenOperands& p = params.operands;
@@ -181,7 +181,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         if (is_idle || first + row >= p.sequences) return;
         SequencePrefix<kWidth, input_t, state_t, kVec, true> prefix(p, first + row);
         if (prefix.length == 0) return;
-        prefix.target = slot_in_pool(p, load_slot_in_column(p, prefix.number, CachedBlocks(params, prefix.number).last));
+        prefix.target =
+            slot_in_pool(p, load_slot_in_column(p, prefix.number, CachedBlocks(params, prefix.number).last));
         convolve_found_prefix<kWidth, input_t, weight_t, state_t, kVec, kSilu, Traits::kRanges, true, false>(
             p, rows, prefix, channel);
     }
