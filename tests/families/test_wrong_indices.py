@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from tests.causal_conv1d import cases_update, cases_varlen, cases_varlen_bwd
-from tests.selective_scan import cases_by_blocks as scan_by_blocks
 from tests.selective_scan import cases_varlen as scan
 from tests.selective_state_update.cases import Case as Update
-from tests.support.blocks import USUAL
 from tests.support.compare import check_values
 from tests.support.runners import Runner
 
@@ -56,15 +54,6 @@ CALLS: tuple[Any, ...] = (
     ),
     cases_varlen.Case(5, "6x9", index="int64", layout="channel_first", snapshots="pool", dense=True),
     *(scan.Case(128, PACKED, index="int64", layout=layout, snapshots="own") for layout in ("channels", "tokens")),
-    *(
-        scan_by_blocks.Case(dim, **lengths, size=size, behind=behind, index="int64", by_channel=by_channel)
-        for dim, lengths, size, behind, by_channel in (
-            (5, USUAL, 4, 3, False),
-            (16, USUAL, 4, 7, False),
-            (16, USUAL, 4, 7, True),
-            (8, scan_by_blocks.LONG, 8, 8, False),
-        )
-    ),
     Update(6, 2, 6, 128, tokens=3, targets="one", steps="row", index="int64", per_head="all"),
     Update(6, 2, 6, 128, tokens=3, column="chosen", tree=True, steps="row", index="int64", per_head="all"),
     Update(6, 2, 6, 128, tokens=2, accepted=True, targets="each", steps="slot", index="int64", per_head="all"),
@@ -97,5 +86,5 @@ def test_wrong_indices_write_nowhere_else(case: Any, seed: int, run: Runner) -> 
         state = values["conv_state"]
         state[...] = random.uniform(-1, 1, state.shape)
         check_values(case, values, run(case, values))
-    if "has_initial_state" in values and hasattr(case, "initial"):
+    if "has_initial_state" in values:
         run(replace(case, initial=None), {name: each for name, each in values.items() if name != "has_initial_state"})
