@@ -161,6 +161,8 @@ def _prepare(
     except arrays.NotPlain:
         _refuse_followed(names, given)
         raise TypeError(message(operation.leader, "a tensor without memory", "a plain one")) from None
+    if is_foreign:
+        dlpack.refuse_immutable(names, original, given, call.written(given))
     each = _Prepared(call, given, pointers, late)
     prepared.append(each)
     if is_foreign:

@@ -47,6 +47,25 @@ def _import(argument: str, array: Any) -> Any:
     return cupy.from_dlpack(array)
 
 
+IMMUTABLE = frozenset({"jax", "jaxlib"})
+"""Libraries of which nothing may write to arrays. NumPy's views of them say so, CuPy's do not."""
+
+
+def is_immutable(array: Any) -> bool:
+    """Whether an array is one of these."""
+    library, *_ = type(array).__module__.split(".")
+    return library in IMMUTABLE
+
+
+def refuse_immutable(
+    arguments: Sequence[str], given: Sequence[Any], views: Sequence[Any], written: Sequence[Any]
+) -> None:
+    """Raise ValueError where one of the views that a call writes is of an immutable array."""
+    for argument, array, view in zip(arguments, given, views, strict=True):
+        if is_immutable(array) and any(view is each for each in written):
+            raise ValueError(message(argument, "a read-only array", "one that can be written"))
+
+
 def exported(results: Sequence[Any], targets: Sequence[Any], like: Any) -> list[Any]:
     """Results as arrays of the library of `like` if it follows the array API standard; given targets are returned."""
     return [

@@ -152,7 +152,13 @@ class Operation(Definition[Operands]):
         self, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None, late: Late
     ) -> list[Any]:
         """Run a call on CuPy or NumPy arrays over the same memory; its results go back to the leader's library."""
-        imported = dlpack.imported(self.names(outputs), given, self.leader)
+        names = self.names(outputs)
+        imported = dlpack.imported(names, given, self.leader)
+        if any(map(dlpack.is_immutable, given)):
+            family = arrays.family(imported[self.place_of_leader])
+            assert family is not None
+            call, _ = self.find(family, imported, options, outputs)
+            dlpack.refuse_immutable(names, given, imported, call.written(imported))
         results = self(imported, options, outputs, late)
         return dlpack.exported(results, given[len(self.inputs) :], like=given[self.place_of_leader])
 

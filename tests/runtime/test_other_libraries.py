@@ -44,6 +44,40 @@ def test_a_jax_array_is_not_updated_in_place() -> None:
     assert not np.asarray(state).any()
 
 
+class Immutable:
+    """An array of a library of immutable ones, whose memory could be written for all that DLPack says."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+Immutable.__module__ = "jaxlib._jax"
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_an_immutable_array_is_not_updated_whatever_dlpack_says(bound: bool) -> None:
+    x, weight = (Immutable(np.ones(shape, np.float32)) for shape in ((2, 6), (6, 4)))
+    state, given = np.zeros((2, 6, 3), np.float32), np.zeros((2, 6, 3), np.float32)
+
+    def step(pool: Any) -> None:
+        if bound:
+            cuconv.bind(cuconv.causal_conv1d_update, x, pool, weight)()
+        else:
+            cuconv.causal_conv1d_update(x, pool, weight)
+
+    with pytest.raises(ValueError, match=r"^conv_state: got a read-only array; wanted one that can be written$"):
+        step(Immutable(state))
+    assert not state.any()
+    step(given)
+    assert given.any()
+
+
 def test_numba_code_calls_and_is_called() -> None:
     numba = pytest.importorskip("numba", reason="numba is not installed")
 
