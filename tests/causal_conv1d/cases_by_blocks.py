@@ -88,6 +88,7 @@ UNIT = (
     Case(264, (70, 0, 9), (3, 0, 5), 8, behind=3, index="int32", by_channel=True),
     Case(24, (7, 1, 0, 12) * 12, (0, 5, 3, 100) * 12, 4, index="int64", by_channel=True, state_dtype="float32"),
     Case(20, **USUAL, size=16, by_channel=True, width=1, activation=None),
+    Case(4, **USUAL, size=8, behind=2, by_channel=True),
     Case(20, **USUAL, size=4, dtype="float16", by_channel=True, width=7, apart=3),
     Case(5, (3, 2), (0, 7), 16),
     Case(5, (), (), 16, behind=3),
