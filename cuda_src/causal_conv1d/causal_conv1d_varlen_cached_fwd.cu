@@ -29,6 +29,7 @@ struct CausalConv1dVarlenCachedFwdParams {
 template <int kWidth, typename input_t, typename weight_t, typename state_t, int kVec, int kTokens, bool kSilu>
 struct CausalConv1dVarlenCachedFwdTraits {
     static constexpr int kThreads = 128;
+    // The tiles are causal_conv1d_varlen_fwd's, and so are the bounds on registers and their reasons.
     static constexpr bool kIsLean = kWidth <= 4;
     static constexpr int kLeanBlocks = kArch >= 90 && (sizeof(weight_t) == 2 || sizeof(input_t) == 4) ? 8 : 7;
     static constexpr int kMinBlocks = kIsLean ? kLeanBlocks : 1;
