@@ -85,7 +85,9 @@ template <typename Operands, typename Wanted>
 __device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const SnapshotRows& rows, int number,
                                                       int length, const NextSnapshot& before, Wanted wanted) {
     NextSnapshot next{NextSnapshot::kNone, -1, -1};
-    for (int row = rows.begin + lane_id(); row < rows.end; row += kWarpSize) {
+    // Opaque, or else what follows from it takes registers through the whole walk.
+    const int own = opaque(lane_id());
+    for (int row = rows.begin + own; row < rows.end; row += kWarpSize) {
         const Snapshot found = load_snapshot(p, row);
         if (found.sequence != number || found.position > length || found.position >= next.position) continue;
         const bool follows =
@@ -94,12 +96,120 @@ __device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const S
     }
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
-        const int lane = lane_id() ^ distance;
+        const int lane = own ^ distance;
         const NextSnapshot other{from_lane(next.position, lane), from_lane(next.row, lane), from_lane(next.slot, lane)};
         if (other.position < next.position || (other.position == next.position && other.row < next.row)) next = other;
     }
     return {uniform(next.position), uniform(next.row), uniform(next.slot)};
 }
+
+// Whether rows are all of sequence `number`, in the order of their positions. All lanes of a warp take part.
+template <typename Operands>
+__device__ __forceinline__ bool are_in_order(const Operands& p, const SnapshotRows& rows, int number) {
+    bool is_in_order = true;
+    for (int row = rows.begin + lane_id(); row < rows.end; row += kWarpSize) {
+        const index_t before = row > rows.begin ? load_snapshot_field(p, row - 1, 1) : 0;
+        is_in_order = is_in_order && load_snapshot_field(p, row, 0) == number &&
+                      (row == rows.begin || load_snapshot_field(p, row, 1) >= before);
+    }
+    return lanes_where(!is_in_order) == 0;
+}
+
+// The snapshots of a sequence in the order of their positions, for a warp that walks its tokens: in shared memory,
+// which leaves the walk its registers. All lanes of the warp take part in everything.
+struct SnapshotCursor {
+    int positions[kWarpSize];  // of the next ones
+    int slots[kWarpSize];
+    int now;    // the number of the next one among these
+    int count;  // of these
+    SnapshotRows rows;
+    int is_in_order;
+    NextSnapshot last;  // of those that have been here; where rows are in order, the last row that has been looked at
+    int is_last;        // no other follows
+
+    // Of the next one; kNone behind the last.
+    __device__ __forceinline__ int position() const {
+        return uniform(now < count ? positions[now] : NextSnapshot::kNone);
+    }
+    __device__ __forceinline__ int slot() const { return slots[now]; }
+
+    // The first position of which ends(position, the position before it or -1) is true; else that of the last snapshot
+    // known here, or `length` where no other follows.
+    template <typename Ends>
+    __device__ __forceinline__ int first_where(Ends ends, int length) const {
+        const int first = uniform(now), behind = uniform(count), number = first + lane_id();
+        bool is_end = false;
+        if (number < behind) is_end = ends(positions[number], number == first ? -1 : positions[number - 1]);
+        const unsigned bits = lanes_where(is_end);
+        if (bits != 0) return uniform(positions[first + lowest(bits)]);
+        return uniform(is_last) == 0 ? uniform(positions[behind - 1]) : length;
+    }
+
+    template <typename Operands>
+    __device__ __forceinline__ void start(const Operands& p, int number, int length) {
+        const SnapshotRows found = find_snapshots(p, number, 1, 0, kWarpSize, [](int) { return true; });
+        const bool is_ordered = are_in_order(p, found, number);
+        if (lane_id() == 0) {
+            rows = found;
+            is_in_order = is_ordered;
+            last = kBeforeSnapshots;
+        }
+        sync_warp();
+        bring(p, number, length);
+    }
+
+    template <typename Operands>
+    __device__ __forceinline__ void go_on(const Operands& p, int number, int length) {
+        const int next = uniform(now + 1);
+        if (next == uniform(count) && uniform(is_last) == 0) {
+            bring(p, number, length);
+            return;
+        }
+        sync_warp();
+        if (opaque(lane_id()) == 0) now = next;
+        sync_warp();
+    }
+
+ private:
+    // Brings those that follow the last ones.
+    template <typename Operands>
+    __device__ __forceinline__ void bring(const Operands& p, int number, int length) {
+        // Opaque, or else what follows from it takes registers through the whole walk.
+        const int lane = opaque(lane_id());
+        NextSnapshot own = last;
+        bool is_end = true;
+        unsigned found = 0;
+        if (uniform(is_in_order) == 0) {
+            own = next_snapshot(p, rows, number, length, own, [](int) { return true; });
+            is_end = own.position == NextSnapshot::kNone;
+            found = is_end ? 0 : 1;
+        } else {
+            do {
+                const int first = max(uniform(own.row) + 1, rows.begin);
+                own = {NextSnapshot::kNone, first + kWarpSize - 1, -1};
+                is_end = uniform(own.row + 1) >= uniform(rows.end);
+                if (first + lane < rows.end) {
+                    const Snapshot row = load_snapshot(p, first + lane);
+                    if (row.sequence >= 0 && row.position <= length) own = {row.position, own.row, row.slot};
+                }
+                found = lanes_where(own.position != NextSnapshot::kNone);
+            } while (found == 0 && !is_end);
+        }
+        sync_warp();
+        if ((found >> lane & 1) != 0) {
+            const int place = __popc(found & ((1u << lane) - 1));
+            positions[place] = own.position;
+            slots[place] = own.slot;
+        }
+        if (lane == 0) {
+            now = 0;
+            count = __popc(found);
+            last = own;
+            is_last = is_end;
+        }
+        sync_warp();
+    }
+};
 
 // What find_snapshots() finds, with the rows shared out among all threads of a block, which all call this.
 template <int kThreads, typename Operands, typename Wanted>

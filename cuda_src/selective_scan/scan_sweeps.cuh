@@ -9,6 +9,11 @@
 
 #include "selective_scan/scan_tiles.cuh"
 
+// In place of what a walk calls to keep states inside of it.
+struct NoSnapshots {
+    static constexpr bool kExist = false;
+};
+
 // One channel of a sequence, in the lanes of a group, as a TileScan.
 template <typename Shape, typename Operands>
 struct SweepScan : TileScan<Shape, Operands> {
@@ -20,8 +25,8 @@ struct SweepScan : TileScan<Shape, Operands> {
     using Matrices = typename Base::MatrixLoads;
     using Rows = typename Base::Rows;
     using Base::kByChannel;
-    using Base::kNone, Base::kTakes, Base::kVec, Base::p, Base::shared, Base::local, Base::part, Base::bias, Base::D;
-    using Base::taken_before, Base::u, Base::delta, Base::z, Base::out, Base::is_idle, Base::B, Base::C;
+    using Base::kVec, Base::p, Base::shared, Base::channel, Base::local, Base::part, Base::bias, Base::D;
+    using Base::u, Base::delta, Base::z, Base::out, Base::is_idle, Base::B, Base::C;
     static constexpr int kOwn = Shape::kOwn;
     static constexpr int kParts = Shape::kParts;
     static constexpr int kStates = Shape::kAtOnce;
@@ -31,9 +36,9 @@ struct SweepScan : TileScan<Shape, Operands> {
 
     using Base::Base;
 
-    // As TileScan::walk().
-    template <bool kHasOutput, typename BeforeTile>
-    __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile) {
+    // As TileScan::walk(). States inside of it go to `snapshots`.
+    template <bool kHasOutput, typename BeforeTile, typename Snapshots = NoSnapshots>
+    __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile, Snapshots snapshots = {}) {
         const int warp = static_cast<int>(threadIdx.x / 32u), in_warp = local % Sweep::kWarpChannels;
         const T* const copied = opaque_shared(Matrices::copied(shared.B[0]));
         float* const turned = opaque_shared(Matrices::turned(shared.sweep.matrices[0][0]));
@@ -45,6 +50,8 @@ struct SweepScan : TileScan<Shape, Operands> {
         Inputs inputs;
         if constexpr (!kByChannel) load_inputs(inputs, tile, begin, end);
         float rate[kStates], h[kStates];
+        int kept = 0;  // the token in front of which the next states are kept
+        if constexpr (Snapshots::kExist) kept = snapshots.start();
         for (bool is_first = true;; is_first = false) {
             before_tile(tile);
             const int next = tile + Shape::kTile;
@@ -72,19 +79,29 @@ struct SweepScan : TileScan<Shape, Operands> {
             for (int at = tile; at < min(next, end); at += kSweep) {
                 if constexpr (kByChannel)
                     inputs = {own(stage, Rows::kU, at - tile), own(stage, Rows::kDelta, at - tile)};
-                const int taken = kTakes && taken_before != kNone ? taken_before - 1 - at : -1;
-                if (at < begin || at + kSweep > end || (kTakes && taken >= 0 && taken < kSweep)) {
-                    sweep<kHasOutput, true>(inputs, from, steps, rate, h, stage, tile, at, begin, end, taken);
+                // Nothing else reads the lane's states in shared memory before the walk ends.
+                if (Snapshots::kExist && kept - at < kSweep) keep_states(state, h);
+                if (at < begin || at + kSweep > end) {
+                    sweep<kHasOutput, true>(inputs, from, steps, rate, h, stage, tile, at, begin, end);
                 } else {
-                    sweep<kHasOutput, false>(inputs, from, steps, rate, h, stage, tile, at, begin, end, taken);
+                    sweep<kHasOutput, false>(inputs, from, steps, rate, h, stage, tile, at, begin, end);
+                }
+                if constexpr (Snapshots::kExist) {
+                    for (int first = 0; kept - at < kSweep;) {
+                        repeat(from, steps, rate, state, first, kept - at);
+                        first = kept - at;
+                        kept = snapshots.store(*this, state);
+                    }
                 }
                 from += Sweep::place(kSweep);
             }
-#pragma unroll
-            for (int s = 0; s < kStates; ++s) state[s * kParts] = h[s];
+            keep_states(state, h);
             if (next >= end) break;
             stage ^= 1;
             tile = next;
+        }
+        if constexpr (Snapshots::kExist) {
+            if (kept == end) snapshots.store(*this, state);
         }
         __syncthreads();
         if constexpr (kByChannel) {
@@ -92,7 +109,58 @@ struct SweepScan : TileScan<Shape, Operands> {
         }
     }
 
+    // Stores this lane's states of its channel.
+    template <typename State>
+    __device__ __forceinline__ void store_own(const float* states, const StateSlots<State>& to, int slot,
+                                              const StateTime& time) const {
+        float factor = 1.0f;
+        if constexpr (kIsQuantised<State>) {
+            float magnitude = 0.0f;
+#pragma unroll
+            for (int s = 0; s < kStates; ++s) magnitude = max_or_nan(magnitude, fabsf(states[s * kParts]));
+#pragma unroll
+            for (int parts = 2, step = 1; parts <= kParts; parts *= 2, step = 64 / parts) {
+                magnitude = max_or_nan(magnitude, from_lane(magnitude, lane_id() ^ step));
+            }
+            factor = code_factor<State>(magnitude);
+        }
+        if (is_idle) return;
+        // Opaque, or else what follows from them takes registers through the whole walk.
+        const int own = opaque(channel), first = opaque(part);
+        State* const at = to.states + slot * to.stride[0] + own * to.stride[1] + first * to.stride[2];
+        const index_t number = static_cast<index_t>(own) * p.d_state + first;
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+            store_state(p, at + s * kParts * to.stride[2], states[s * kParts], factor, number + s * kParts, time);
+        }
+        if (kIsQuantised<State> && first == 0) *to.scale(slot, own) = scale_of_factor(factor);
+    }
+
  private:
+    __device__ __forceinline__ static void keep_states(float* to, const float (&h)[kStates]) {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) to[s * kParts] = h[s];
+    }
+
+    // Advances states in shared memory by the tokens `first` to `behind` - 1 of the sweep that has just been done.
+    __device__ __forceinline__ static void repeat(const float* from, const float* steps, const float (&rate)[kStates],
+                                                  float* state, int first, int behind) {
+        float h[kStates];
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) h[s] = state[s * kParts];
+#pragma unroll 1
+        for (int t = first; t < behind; ++t) {
+            const float dt = steps[t], dt_u = steps[t + kStep];
+            const float* const row = from + Sweep::place(t / 4 * 4) + t % 4;
+#pragma unroll
+            for (int s = 0; s < kStates; ++s) {
+                const float decay = exp2_approx(dt * rate[s]);
+                h[s] = fmaf(h[s], decay, dt_u * row[s * kParts * Sweep::kPitch]);
+            }
+        }
+        keep_states(state, h);
+    }
+
     // Starts the copies of a tile.
     template <bool kHasOutput>
     __device__ __forceinline__ void fetch(int stage, int tile, int begin, int end) const {
@@ -126,8 +194,7 @@ struct SweepScan : TileScan<Shape, Operands> {
     // Scans the tokens of one sweep with B, and behind it C, at `from`; leaves the inputs of the next.
     template <bool kHasOutput, bool kIsEdge>
     __device__ __forceinline__ void sweep(Inputs& inputs, const float* from, float* steps, const float (&rate)[kStates],
-                                          float (&h)[kStates], int stage, int tile, int at, int begin, int end,
-                                          int taken) {
+                                          float (&h)[kStates], int stage, int tile, int at, int begin, int end) {
         const int first = begin - at - part * kOwn, behind = end - at - part * kOwn;
         float own_dt[kOwn], own_dt_u[kOwn];
 #pragma unroll
@@ -169,16 +236,10 @@ struct SweepScan : TileScan<Shape, Operands> {
                     const float decay = exp2_approx(dt.to_float(j) * rate[s]);
                     h[s] = fmaf(h[s], decay, dt_u.to_float(j) * b.to_float(j));
                     if (kHasOutput) y[t + j] = s == 0 ? c.to_float(j) * h[s] : fmaf(c.to_float(j), h[s], y[t + j]);
-                    if (kIsEdge && kTakes && t + j == taken) take(s, h[s]);
                 }
             }
         }
         if (kHasOutput) finish<kIsEdge>(raw_u, raw_z, y, stage, tile, at, first, behind);
-    }
-
-    // Keeps a state behind the token that states are taken behind.
-    __device__ __forceinline__ void take(int s, float state) {
-        if constexpr (kTakes) shared.taken[local][part + s * kParts] = state;
     }
 
     // Sums results up over the lanes, applies D and z, and stores.

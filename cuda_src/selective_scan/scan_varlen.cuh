@@ -115,49 +115,45 @@ __device__ __forceinline__ StateSlots<state_t> snapshots_of(const SelectiveScanV
 // inside of, and -1 where one begins with it. One snapshot inside a tile can be taken, if any: for others the walk
 // ends. wait() is called before states are stored.
 template <typename Scan, typename TileOf, typename Wait, typename Store>
-__device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, Scan& scan, int number,
-                                                  int begin, int end, TileOf tile_of, Wait wait, Store store) {
-    const auto any = [](int) { return true; };
-    const SnapshotRows rows = find_snapshots(p, number, 1, 0, kWarpSize, any);
-    const auto following = [&](const NextSnapshot& before) {
-        return next_snapshot(p, rows, number, end - begin, before, any);
+__device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, SnapshotCursor& cursor,
+                                                  Scan& scan, int number, int begin, int end, TileOf tile_of, Wait wait,
+                                                  Store store) {
+    cursor.start(p, number, end - begin);
+    const auto next_token = [&] {
+        const int position = cursor.position();
+        return position == NextSnapshot::kNone ? position : begin + position;
     };
-    NextSnapshot next = following(kBeforeSnapshots);
+    int next = next_token();
     const auto store_all = [&](bool is_taken) {
         wait();
-        const int position = next.position;
+        const int token = next;
         do {
-            store(next.slot, position - 1, is_taken);
-            next = following(next);
-        } while (next.position == position);
+            store(cursor.slot(), token - begin - 1, is_taken);
+            cursor.go_on(p, number, end - begin);
+            next = next_token();
+        } while (next == token);
     };
     const auto keep = [&](int token) {
         if constexpr (Scan::kTakes) {
             if (scan.taken_before != Scan::kNone) store_all(true);
             scan.taken_before = Scan::kNone;
         }
-        if (next.position == token - begin) store_all(false);
+        if (next == token) store_all(false);
     };
     for (int at = begin, to = begin;; at = to) {
         keep(at);
         if (at >= end) return;
-        to = end;
-        int last = -1;
-        for (NextSnapshot each = next; each.position != NextSnapshot::kNone;) {
-            const int tile = tile_of(at, begin + each.position);
-            if (tile >= 0 && (!Scan::kTakes || tile == last)) {
-                to = begin + each.position;
-                break;
-            }
-            last = tile >= 0 ? tile : last;
-            each = following({each.position, NextSnapshot::kNone, -1});
-        }
+        const auto interrupts = [&](int position, int before) {
+            const int tile = tile_of(at, begin + position);
+            if (tile < 0 || !Scan::kTakes) return tile >= 0;
+            return before >= 0 && before != position && tile_of(at, begin + before) == tile;
+        };
+        to = begin + cursor.first_where(interrupts, end - begin);
         scan.template walk<true>(at, to, [&](int token) {
             keep(token);
             if constexpr (Scan::kTakes) {
-                const bool is_inside = next.position < to - begin && tile_of(at, begin + next.position) >= 0 &&
-                                       next.position < token + Scan::kTile - begin;
-                if (is_inside) scan.taken_before = begin + next.position;
+                const bool is_inside = next < min(to, token + Scan::kTile) && tile_of(at, next) >= 0;
+                if (is_inside) scan.taken_before = next;
             }
         });
     }

@@ -23,9 +23,10 @@ template <typename input_t, int kLanes, int kStates, int kVec, int kBVec, int kC
 struct SelectiveScanVarlenFwdTraits {
     static constexpr int kThreads = 128;
     using Shape = ScanShape<kThreads, input_t, kLanes, kStates, kVec, kBVec, kCVec>;
-    // Snapshots take registers that a third block would need.
-    static constexpr int kMinBlocks = kSnapshots && Shape::kMinBlocks > 2 ? 2 : Shape::kMinBlocks;
     using Few = FewShape<kThreads, input_t, state_t, kLanes, kStates, 1>;
+    // Snapshots in runs of short sequences take registers that a third block would need.
+    static constexpr bool kHasTwo = kSnapshots && Few::kIsPossible && Shape::kMinBlocks > 2;
+    static constexpr int kMinBlocks = kHasTwo ? 2 : Shape::kMinBlocks;
 };
 
 // Scans one sequence in one channel.
@@ -66,8 +67,10 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
         if (kIsQuantised<state_t> && scan.lane == 0) *to.scale(at, scan.channel) = scale_of_factor(factor);
     };
     if constexpr (kSnapshots) {
+        __shared__ SnapshotCursor cursors[Shape::kThreads / kWarpSize];
+        SnapshotCursor& cursor = cursors[threadIdx.x / kWarpSize];
         walk_by_snapshots(
-            p, scan, number, begin, end,
+            p, cursor, scan, number, begin, end,
             [](int, int token) { return token % Shape::kTokens == 0 ? -1 : token / Shape::kTokens; }, [] {},
             [&](int at, int token, bool) { store_states(snapshots_of<state_t>(p), at, token); });
     } else {

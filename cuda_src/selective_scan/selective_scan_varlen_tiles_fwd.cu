@@ -30,9 +30,15 @@ template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnc
           bool kByChannel, bool kMixed, bool kSnapshots>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    // Walking token by token takes registers: snapshots some more, and tokens apart those of their accesses.
-    static constexpr int kMixedBlocks = (kByChannel ? 3 : 4) - kSnapshots;
-    static constexpr int kLongBlocks = kSnapshots && kByChannel ? kResident - 1 : kResident;
+    // Walking token by token takes registers: snapshots some more, above all as codes, and tokens apart those of their
+    // accesses.
+    static constexpr int kMixedBlocks = kByChannel ? 3 - (kSnapshots && kIsQuantised<state_t>) : 4 - kSnapshots;
+    // Snapshots take registers from lanes that share tokens, but not from sweeps. What those spill they reload in order
+    // behind the copies of the next tile: on an H200 one sequence of 8192 tokens of 512 channels with a snapshot every
+    // 256 takes 132 us with three blocks.
+    static constexpr bool kSweeps = kLanes == 1 && kParts > 1;
+    static constexpr int kKeepingBlocks = kSweeps ? kResident : kAtOnce > 1 ? 2 : 3;
+    static constexpr int kLongBlocks = kSnapshots && kResident > kKeepingBlocks ? kKeepingBlocks : kResident;
     static constexpr int kMinBlocks = kMixed && kLongBlocks > kMixedBlocks ? kMixedBlocks : kLongBlocks;
     // States per lane of short sequences, and the same in windows of contiguous tokens where states are narrower than
     // float and there are no snapshots: two lanes a channel instead of four. On an H200 512 random lengths take 562 us
@@ -42,7 +48,7 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kNarrowStates = 8;
     static constexpr bool kIsNarrow = sizeof(state_t) < sizeof(float) && !kSnapshots;
     static constexpr int kWindowStates = kIsNarrow ? kNarrowStates : kFewStates;
-    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots>;
+    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps>;
     using Few = Select<kByChannel, FewScan<FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>>,
                        WindowScan<FewShape<kThreads, input_t, state_t, 16 / kWindowStates, kWindowStates, Long::kVec>>>;
     // What short sequences need is larger. Where there are none it would be missing in the L1 cache: on an H200 one
@@ -51,6 +57,41 @@ struct SelectiveScanVarlenTilesFwdTraits {
         TileShared<Long> of_long;
         Select<kMixed, typename Few::Shared, char> of_few[kThreads / kWarpSize];
     };
+};
+
+// Where a walk by sweeps keeps states.
+template <typename state_t>
+struct SweepSnapshots {
+    static constexpr bool kExist = true;
+
+    const SelectiveScanVarlenOperands& p;
+    SnapshotCursor& cursor;  // of the warp
+    int number;              // of the sequence
+    int begin;               // its first token
+    int end;
+
+    // Both return the token in front of which the next states are kept.
+    __device__ __forceinline__ int start() {
+        cursor.start(p, number, end - begin);
+        return next();
+    }
+
+    // Stores the states in front of it wherever they go to.
+    template <typename Scan>
+    __device__ __forceinline__ int store(const Scan& scan, const float* states) {
+        const int position = cursor.position();
+        do {
+            scan.store_own(states, snapshots_of<state_t>(p), cursor.slot(), {number, position - 1});
+            cursor.go_on(p, number, end - begin);
+        } while (cursor.position() == position);
+        return next();
+    }
+
+ private:
+    __device__ __forceinline__ int next() const {
+        const int position = cursor.position();
+        return position == NextSnapshot::kNone ? position : begin + position;
+    }
 };
 
 // Scans one sequence in the channels of a block.
@@ -69,16 +110,23 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     const StateSlots<state_t> pool = pool_of<state_t>(p);
     if (p.has_states && has_past(p, number)) scan.load_slot(pool, slot);
     if constexpr (kSnapshots) {
-        walk_by_snapshots(
-            p, scan, number, begin, end,
-            [](int from, int token) {
-                const int inside = token - from / Shape::kAlign * Shape::kAlign;
-                return inside % Shape::kTile == 0 ? -1 : inside / Shape::kTile;
-            },
-            [] { __syncthreads(); },
-            [&](int at, int token, bool is_taken) {
-                scan.store_slot(is_taken ? shared.taken : shared.state, snapshots_of<state_t>(p), at, {number, token});
-            });
+        __shared__ SnapshotCursor cursors[Shape::kThreads / kWarpSize];
+        SnapshotCursor& cursor = cursors[threadIdx.x / kWarpSize];
+        if constexpr (Shape::kSweeps) {
+            scan.template walk<true>(begin, end, [](int) {}, SweepSnapshots<state_t>{p, cursor, number, begin, end});
+        } else {
+            walk_by_snapshots(
+                p, cursor, scan, number, begin, end,
+                [](int from, int token) {
+                    const int inside = token - from / Shape::kAlign * Shape::kAlign;
+                    return inside % Shape::kTile == 0 ? -1 : inside / Shape::kTile;
+                },
+                [] { __syncthreads(); },
+                [&](int at, int token, bool is_taken) {
+                    scan.store_slot(is_taken ? shared.taken : shared.state, snapshots_of<state_t>(p), at,
+                                    {number, token});
+                });
+        }
     } else {
         scan.template walk<true>(begin, end, [](int) {});
     }

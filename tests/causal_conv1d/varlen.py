@@ -13,7 +13,7 @@ from tests.causal_conv1d.channels import OfChannels
 from tests.support.compare import Kept
 from tests.support.layouts import HEADS, LAYOUTS, PACKED, POOLS
 from tests.support.placement import Array, Placement, place
-from tests.support.sequences import SNAPSHOT_SLOTS, OfSequences
+from tests.support.sequences import OfSequences
 
 ROWS: Any = {"layout": "tokens"}
 ODD: Any = {"slots": "odd"}
@@ -93,7 +93,7 @@ class Packed(OfChannels, OfSequences):
         placed |= {name: self.other(name, *each) for name, each in self.indices().items()}
         if self.snapshots in ("window", "whole"):
             _, lies = POOLS[self.pool or "channels"]
-            shape = SNAPSHOT_SLOTS, self.dim, self.width - 1 + 2 * (self.snapshots == "whole")
+            shape = self.snapshot_slots, self.dim, self.width - 1 + 2 * (self.snapshots == "whole")
             placed["snapshot_out"] = place(BY_NAME[self.state_dtype or self.dtype], shape, **lies)
         for name in self.gates.split():
             placed[name] = place(self.input_t, self.x_shape, **PACKED[self.beside or self.layout])

@@ -15,7 +15,7 @@ from tests.selective_scan.scan import OfStates
 from tests.support.compare import ROUNDING, Between, Kept
 from tests.support.layouts import BY_TOKEN, LAYOUTS, PACKED, PARAMETERS, SLOTS
 from tests.support.placement import Array, Placement, place
-from tests.support.sequences import SNAPSHOT_SLOTS, OfSequences
+from tests.support.sequences import OfSequences
 
 BY_TOKENS = ("u", "delta", "z", "B", "C")
 
@@ -53,6 +53,7 @@ class Case(OfStates, OfSequences):
     null: bool = False  # whether pad_slot_id is given as null_slot
     keep: bool = False  # whether padding keeps its old contents
     snapshots: str | None = None  # "pool" or "own"
+    every: int = 0
     seed: int | str | None = None  # of the rounding of codes; or "array"
     rounds: int = 10
     scale_axis: bool = False  # scales have an axis of 1 behind
@@ -76,7 +77,7 @@ class Case(OfStates, OfSequences):
             placed["ssm_states"] = place(BY_NAME[self.state_dtype], pool, **SLOTS[self.pool](3))
         placed |= {name: place(dtype, size, **others(1)) for name, (dtype, size) in self.indices().items()}
         if self.snapshots == "own":
-            shape_of_own = (SNAPSHOT_SLOTS, self.dim, self.d_state)
+            shape_of_own = (self.snapshot_slots, self.dim, self.d_state)
             placed["snapshot_out"] = place(BY_NAME[self.state_dtype], shape_of_own, **SLOTS[self.pool or "sliced"](3))
         if self.quantised:
             for states, scales in reference.SCALES.items():
@@ -242,6 +243,20 @@ UNIT = (
         )
     ),
     without_pool(Case(35, "9+70+3", snapshots="own", state_dtype="bfloat16")),
+    # Snapshots in order: several between two looks at their rows, and several in a tile.
+    *(
+        Case(dim, spec, d_state, **kind, snapshots="own", every=every)
+        for dim, spec, d_state, every, kind in (
+            (128, "200+236+300+200", 16, 5, {"processors": 1}),
+            (128, "300", 16, -40, {"processors": 1}),
+            (128, "off2+200+236", 16, 21, {"processors": 1, "state_dtype": "int8"}),
+            (72, "off3+205+260", 16, 3, {"processors": 1, "state_dtype": "int16", **TURNED}),
+            (128, "200+236+300+200", 16, 40, {}),
+            (24, "200+236+300+200", 8, 50, TURNED),
+            (128, "9x2+24+30+3+260", 16, 7, {"dtype": "float16"}),
+            (70, "off5+3+40+0+133+5x1+off10", 7, 3, {}),
+        )
+    ),
     # Codes with scales, in every way that a sequence is walked and for every number of lanes that share a channel.
     Case(35, "off3+8+3x1+5+40+9+7", state_dtype="int16", seed=7, scale_axis=True, pool="spaced", **ODD),
     Case(35, "40x1", state_dtype="int8", initial="all"),

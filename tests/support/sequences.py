@@ -15,9 +15,6 @@ from tests.support.placement import Array
 SNAPSHOTS, UNCOUNTED = 24, 2
 """Rows of snapshots that count, and rows behind them."""
 
-SNAPSHOT_SLOTS = SNAPSHOTS + UNCOUNTED + 1
-"""Slots for all rows, one of which may be padding."""
-
 COLUMNS = 3
 """Columns of index arrays with several."""
 
@@ -99,6 +96,10 @@ class OfSequences(cases.Case):
     """Whether the pool is not written."""
     snapshots: str | None = None
     """Where states inside sequences go: "pool", or a name that says what the array of their own looks like."""
+    every: int = 0
+    """Tokens between snapshots, which are in order then, or where negative in the opposite order in every sequence; 0
+    for snapshots of all kinds in any order.
+    """
     dense: bool = False
     """Whether sequences, of equal lengths, are the rows of a batch."""
     STARTS_BY_DEFAULT = False
@@ -112,7 +113,24 @@ class OfSequences(cases.Case):
     @property
     def pool_slots(self) -> int:
         """One slot per sequence, or two, and spare ones."""
-        return self.packed.count * (1 + self.moved) + self.spare + SNAPSHOT_SLOTS * (self.snapshots == "pool")
+        return self.packed.count * (1 + self.moved) + self.spare + self.snapshot_slots * (self.snapshots == "pool")
+
+    @property
+    def counted(self) -> int:
+        """Rows of snapshots that count."""
+        return len(self.regular) if self.every else SNAPSHOTS
+
+    @property
+    def regular(self) -> list[tuple[int, int]]:
+        """The snapshots of every so many tokens, as (sequence, position)."""
+        lengths = np.diff(self.packed.bounds).tolist()
+        order = 1 if self.every > 0 else -1
+        return [(i, at) for i, length in enumerate(lengths) for at in range(0, length + 1, abs(self.every))[::order]]
+
+    @property
+    def snapshot_slots(self) -> int:
+        """Slots for all rows, one of which may be padding."""
+        return self.counted + UNCOUNTED + 1
 
     def indices(self) -> dict[str, tuple[DType, tuple[int, ...]]]:
         """The dtypes and shapes of the index arrays."""
@@ -130,7 +148,7 @@ class OfSequences(cases.Case):
         if self.moved:
             found["dst_state_indices"] = starts_t, (rows,)
         if self.snapshots is not None:
-            found["snapshots"] = slots_t, (SNAPSHOTS + UNCOUNTED, 3)
+            found["snapshots"] = slots_t, (self.counted + UNCOUNTED, 3)
             found["snapshot_count"] = starts_t, (1,)
         return found
 
@@ -155,7 +173,7 @@ class OfSequences(cases.Case):
             behind = np.zeros((self.longer, *found[name].shape[1:]), found[name].dtype)
             found[name] = np.concatenate([found[name], behind])
         if self.snapshots is not None:
-            found |= {"snapshots": self.snapshot_rows(found, random), "snapshot_count": np.array([SNAPSHOTS])}
+            found |= {"snapshots": self.snapshot_rows(found, random), "snapshot_count": np.array([self.counted])}
         return found
 
     def snapshot_rows(self, known: Mapping[str, Array], random: np.random.Generator) -> Array:
@@ -164,8 +182,12 @@ class OfSequences(cases.Case):
         starts = slots_in(known, "cache_indices", count)
         targets = known["dst_state_indices"][:count].tolist() if self.moved else starts
         taken = {self.pad_slot_id} | ({*starts, *targets} if self.snapshots == "pool" else set())
-        places = self.pool_slots if self.snapshots == "pool" else SNAPSHOT_SLOTS
+        places = self.pool_slots if self.snapshots == "pool" else self.snapshot_slots
         free = random.permutation(sorted({*range(places)} - taken))
+        if self.every:
+            # The uncounted rows are another one of the last sequence; some of those that count have no slot.
+            rows = np.array([*self.regular, *[(count - 1, 0)] * UNCOUNTED])
+            return np.column_stack([rows, np.where(np.arange(len(rows)) % 7 == 6, -1, free[: len(rows)])])
         rows = np.zeros((SNAPSHOTS + UNCOUNTED, 3), np.int64)
         for i in range(len(rows)):
             number = int(random.integers(count)) if count else 0

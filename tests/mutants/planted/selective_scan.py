@@ -30,6 +30,10 @@ _KEPT_LANES = (
 )
 _TURNED = "selective_scan_fn-3-40-70-layout_channel_last-matrices_by_state"
 _KEPT_TILES = "selective_scan_varlen_fn-128-200+236+300+200-index_mixed-initial_all-moved-snapshots_pool"
+_SWEEPS_IN_ORDER = "selective_scan_varlen_fn-128-200+236+300+200-snapshots_own-every_5-processors_1"
+_SWEEPS_BACKWARD = "selective_scan_varlen_fn-128-300-snapshots_own-every_-40-processors_1"
+_TILES_IN_ORDER = "selective_scan_varlen_fn-128-200+236+300+200-snapshots_own-every_40"
+_LANES_IN_ORDER = "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-snapshots_own-every_3"
 _MOVED_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-index_mixed-table_column-moved"
 )
@@ -208,17 +212,38 @@ MUTANTS = (
         (_SWEEPS_TURNED, _SWEEPS_KEPT),
     ),
     Mutant(
-        "A sweep takes the state behind the next token.",
+        "A snapshot inside a sweep follows one token more.",
         "selective_scan/scan_sweeps.cuh",
-        "t + j == taken) take(s, h[s]);",
-        "t + j == taken + 1) take(s, h[s]);",
+        "for (int t = first; t < behind; ++t) {",
+        "for (int t = first; t <= behind; ++t) {",
         (_SWEEPS_KEPT,),
+    ),
+    Mutant(
+        "Behind a snapshot in a sweep the next one repeats it from its beginning.",
+        "selective_scan/scan_sweeps.cuh",
+        "repeat(from, steps, rate, state, first, kept - at);",
+        "repeat(from, steps, rate, state, 0, kept - at);",
+        (_SWEEPS_IN_ORDER,),
+    ),
+    Mutant(
+        "Of the rows of snapshots that a warp looks at one by one the last is passed over.",
+        "common/snapshots.cuh",
+        "own = {NextSnapshot::kNone, first + kWarpSize - 1, -1};",
+        "own = {NextSnapshot::kNone, first + kWarpSize, -1};",
+        (_SWEEPS_IN_ORDER, _LANES_IN_ORDER),
+    ),
+    Mutant(
+        "Rows of snapshots count as in order whatever their positions.",
+        "common/snapshots.cuh",
+        "(row == rows.begin || load_snapshot_field(p, row, 1) >= before);",
+        "(row == rows.begin || load_snapshot_field(p, row, 1) >= min(before, index_t{0}));",
+        (_SWEEPS_BACKWARD,),
     ),
     Mutant(
         "Sweeps keep no states between tiles.",
         "selective_scan/scan_sweeps.cuh",
-        "state[s * kParts] = h[s];",
-        "if (next >= end) state[s * kParts] = h[s];",
+        "            keep_states(state, h);\n            if (next >= end) break;",
+        "            if (next >= end) keep_states(state, h);\n            if (next >= end) break;",
         (_SWEEPS,),
     ),
     Mutant(
@@ -343,9 +368,9 @@ MUTANTS = (
     Mutant(
         "A scan ends a run for a snapshot one token late.",
         "selective_scan/scan_varlen.cuh",
-        "to = begin + each.position;",
-        "to = min(end, begin + each.position + 1);",
-        (_KEPT_TILES,),
+        "to = begin + cursor.first_where(interrupts, end - begin);",
+        "to = min(end, begin + cursor.first_where(interrupts, end - begin) + 1);",
+        (_KEPT_LANES,),
     ),
     Mutant(
         "A scan's codes have the scale of some of a channel's states.",
@@ -464,7 +489,7 @@ MUTANTS = (
         "selective_scan/scan_tiles.cuh",
         "taken_before - 1 - tile",
         "taken_before - tile",
-        (_KEPT_TILES,),
+        (_TILES_IN_ORDER,),
     ),
     Mutant(
         "A snapshot inside a tile is of the states behind the tile.",
