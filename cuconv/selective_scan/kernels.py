@@ -88,7 +88,7 @@ class TileShape(NamedTuple):
             return dtype.itemsize == 2 and seqlen >= SWEPT
         return self.lanes == 1 or self.lanes * self.tokens <= seqlen
 
-    def is_for(self, by_channel: bool) -> bool:
+    def is_for(self, *, by_channel: bool) -> bool:
         """Whether kernels have it where channels are contiguous, or where tokens are."""
         return TILE_TIMES[self][by_channel] is not None
 
@@ -234,7 +234,7 @@ class SelectiveScanTilesFwd(SegmentKernel):
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
         for input_t, by_channel in product(FLOATS, (False, True)):
             for shape in TILE_TIMES:
-                if shape.fits(input_t, 0, MAX_TOKENS) and shape.is_for(by_channel):
+                if shape.fits(input_t, 0, MAX_TOKENS) and shape.is_for(by_channel=by_channel):
                     yield cls(input_t, *shape, by_channel, states_only=False)
             yield cls(input_t, *CUT, by_channel, states_only=True)
 
@@ -265,11 +265,8 @@ class SelectiveScanVarlenFwd(Kernel):
 class SelectiveScanVarlenTilesFwd(Kernel):
     """The lanes of a TileShape share the tokens of a sequence or, when lengths are `mixed`, of a long one."""
 
-    TILES: ClassVar[dict[bool, tuple[TileShape, ...]]] = {
-        False: (TileShape(8, 1, 1, 16, 4), TileShape(16, 2, 2, 16, 3)),
-        True: (TileShape(8, 1, 1, 16, 3), TileShape(16, 2, 2, 16, 2)),
-    }
-    """The shapes for sequences that are not short, by whether channels are contiguous; the rows of a batch take any."""
+    TILES: ClassVar[tuple[TileShape, ...]] = (TileShape(8, 1, 1, 16, 4), TileShape(16, 2, 2, 16, 3))
+    """The shapes for long sequences among short ones; the rows of a batch take any shape."""
 
     input_t: DType
     state_t: DType
@@ -288,9 +285,9 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
         for input_t, state_t, shape in product(FLOATS, STATES, TILE_TIMES):
             for by_channel, mixed, snapshots in product((False, True), repeat=3):
-                is_row = not mixed and shape.fits(input_t, 0, MAX_TOKENS) and shape.is_for(by_channel)
+                is_row = not mixed and shape.fits(input_t, 0, MAX_TOKENS) and shape.is_for(by_channel=by_channel)
                 has_room = shape.has_room(by_channel=by_channel, snapshots=snapshots)
-                if shape in cls.TILES[by_channel] or (is_row and has_room):
+                if shape in cls.TILES or (is_row and has_room):
                     yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
 
 

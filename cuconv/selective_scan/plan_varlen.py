@@ -280,14 +280,14 @@ def _tile_shape(o: Operands, is_mixed: bool, by_channel: bool) -> TileShape:
     # All rows of a batch have as many tokens. On an H200 64 rows of 64 tokens of 2048 channels take 91 us, and with the
     # shapes of packed sequences 205.
     seqlen = o.inputs.u.shape[2] if o.is_batch else MAX_TOKENS
-    usual = SelectiveScanVarlenTilesFwd.TILES[by_channel]
+    usual = SelectiveScanVarlenTilesFwd.TILES
     shapes = [
         shape
         for shape in TILE_TIMES
         if shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
-        and shape.is_for(by_channel)
+        and shape.is_for(by_channel=by_channel)
         and shape.has_room(by_channel=by_channel, snapshots=o.snapshots is not None)
-        and (o.is_batch or shape in usual or (shape.sweeps and not is_mixed))
+        and (o.is_batch or shape in usual or (not is_mixed and (shape.sweeps or not shape.is_for(by_channel=False))))
     ]
     # Short rows with states inside them may have no shape of their own.
     return min(shapes or usual[:1], key=lambda shape: tile_time(rows, shape, processors, by_channel))

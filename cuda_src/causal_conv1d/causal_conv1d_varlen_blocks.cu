@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int number = static_cast<int>((blockIdx.x * Traits::kThreads + threadIdx.x) / kWarpSize);
     if (number >= p.sequences) return;
     const index_t size = p.block_size;
-    const index_t computed = load_index(params.num_computed_tokens, number * params.num_computed_tokens_stride,
-                                        params.num_computed_tokens_is_int64);
+    const index_t computed = bounded(load_index(params.num_computed_tokens, number * params.num_computed_tokens_stride,
+                                                params.num_computed_tokens_is_int64));
     const index_t first = computed > 0 ? computed / size : 0;
     const index_t kept = last_block(p, number) - first;
     const int begin = static_cast<int>(first_token(p, number) / size) + number;

@@ -50,8 +50,8 @@ struct CachedBlocks {
                           params.num_computed_tokens_is_int64);
         last_raw.load(params.block_idx_last_scheduled_token, number * params.block_idx_last_scheduled_token_stride,
                       params.block_idx_last_scheduled_token_is_int64);
-        computed = computed_raw.value(params.num_computed_tokens_is_int64);
-        last = last_raw.value(params.block_idx_last_scheduled_token_is_int64);
+        computed = bounded(computed_raw.value(params.num_computed_tokens_is_int64));
+        last = bounded(last_raw.value(params.block_idx_last_scheduled_token_is_int64));
         if (computed >> 31 == 0) {
             first = params.block_size.quotient(static_cast<unsigned>(computed));
         } else {

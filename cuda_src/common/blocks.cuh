@@ -31,8 +31,8 @@ __device__ __forceinline__ index_t slot_of_block(const BlockOperands& p, int num
 }
 
 __device__ __forceinline__ index_t last_block(const BlockOperands& p, int number) {
-    return load_index(p.block_idx_last_scheduled_token, number * p.block_idx_last_scheduled_token_stride,
-                      p.block_idx_last_scheduled_token_is_int64);
+    return bounded(load_index(p.block_idx_last_scheduled_token, number * p.block_idx_last_scheduled_token_stride,
+                              p.block_idx_last_scheduled_token_is_int64));
 }
 
 // Stores the slot for the final state of a sequence, and the rows from `begin` on that belong to it, up to `end`, or

@@ -133,16 +133,22 @@ struct SnapshotCursor {
     }
     __device__ __forceinline__ int slot() const { return slots[now]; }
 
-    // The first position of which ends(position, the position before it or -1) is true; else that of the last snapshot
-    // known here, or `length` where no other follows.
+    // The first position for which ends(its number here) is true; else that of the last snapshot known here, or
+    // `length` where no other follows.
     template <typename Ends>
     __device__ __forceinline__ int first_where(Ends ends, int length) const {
         const int first = uniform(now), behind = uniform(count), number = first + lane_id();
         bool is_end = false;
-        if (number < behind) is_end = ends(positions[number], number == first ? -1 : positions[number - 1]);
+        if (number < behind) is_end = ends(number);
         const unsigned bits = lanes_where(is_end);
         if (bits != 0) return uniform(positions[first + lowest(bits)]);
         return uniform(is_last) == 0 ? uniform(positions[behind - 1]) : length;
+    }
+
+    // How many of the next ones known here are in front of a position.
+    __device__ __forceinline__ int count_before(int position) const {
+        const int number = uniform(now) + lane_id();
+        return __popc(lanes_where(number < count && positions[min(number, kWarpSize - 1)] < position));
     }
 
     template <typename Operands>

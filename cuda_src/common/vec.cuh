@@ -139,6 +139,12 @@ __device__ __forceinline__ index_t load_index(const void* p, index_t at, int is_
                     : load_constant(static_cast<const int*>(p) + at);
 }
 
+// An index brought into -2**40 to 2**40, so that sums do not overflow. What was outside of everything stays outside.
+__device__ __forceinline__ index_t bounded(index_t number) {
+    constexpr index_t kMost = index_t{1} << 40;
+    return min(max(number, -kMost), kMost);
+}
+
 // An index as it was loaded. Making a number of it waits for the load.
 struct RawIndex {
     int low = 0;

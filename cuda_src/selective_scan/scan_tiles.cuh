@@ -21,7 +21,7 @@ struct TileScan {
     static constexpr int kTile = Shape::kTile;
     static constexpr bool kByChannel = Shape::kByChannel;
     static constexpr bool kTakes = Shape::kTakes;
-    static constexpr int kNone = -1;  // in place of a token
+    static constexpr int kTaken = Shape::kTaken;
     // Loads z at a tile's start and holds it: 2 % quicker where registers allow it, else up to 10 % slower.
     static constexpr bool kHoldsZ = kAtOnce > 1 && !kByChannel;
     // Loads the next tile's inputs while this one is scanned.
@@ -62,8 +62,11 @@ struct TileScan {
     MatrixLoads C;
     float D;
     float bias;
-    float steps;       // the sum of dt over the tokens of this lane
-    int taken_before;  // the token inside the tile in front of which states are to be taken, or kNone
+    float steps;  // the sum of dt over the tokens of this lane
+    // The tokens inside the tile in front of which states are to be taken, in order and counted from `taken_from`.
+    const int* taken;
+    int taken_count;
+    int taken_from;
 
     __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_)
         : p(p_),
@@ -77,7 +80,7 @@ struct TileScan {
           B(matrix(p.B, p.B_stride, batch), p.B_stride[2]),
           C(matrix(p.C, p.C_stride, batch), p.C_stride[2]),
           steps(0.0f),
-          taken_before(kNone) {
+          taken_count(0) {
         u = row<const T>(p.u, p.u_stride, batch);
         delta = row<const T>(p.delta, p.delta_stride, batch);
         z = row<const T>(p.z, p.z_stride, batch);
@@ -192,7 +195,7 @@ struct TileScan {
             if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
             const Inputs now = inputs;
             if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
-            if (is_edge(tile, begin, end) || (kTakes && taken_before != kNone)) {
+            if (is_edge(tile, begin, end) || (kTakes && taken_count > 0)) {
                 advance<kHasOutput, true>(now, stage, tile, begin, end, [] {});
             } else {
                 advance<kHasOutput, false>(now, stage, tile, begin, end, [] {});
@@ -231,7 +234,7 @@ struct TileScan {
             const auto load_next = [&] {
                 if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
             };
-            if (is_edge(tile, begin, end) || (kTakes && taken_before != kNone)) {
+            if (is_edge(tile, begin, end) || (kTakes && taken_count > 0)) {
                 advance<kHasOutput, true>(inputs, stage, tile, begin, end, load_next);
             } else {
                 advance<kHasOutput, false>(inputs, stage, tile, begin, end, load_next);
@@ -353,6 +356,15 @@ struct TileScan {
         }
     }
 
+    // The tokens of a whole tile, or those that count.
+    __device__ __forceinline__ static void load_some(Own& to, const T* at, int first, int behind, bool is_whole) {
+        if (is_whole) {
+            load_own<false>(to, at, first, behind);
+        } else {
+            load_own<true>(to, at, first, behind);
+        }
+    }
+
     // Whether some tokens of a tile are not among `begin` to `end` - 1.
     __device__ __forceinline__ static bool is_edge(int tile, int begin, int end) {
         return tile < begin || tile + Shape::kTile > end;
@@ -415,11 +427,13 @@ struct TileScan {
                                             AfterStates after_states) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         Own raw_z;
+        // A tile in which states are taken may be whole, too.
+        const bool is_whole = !kIsEdge || (kTakes && !is_edge(tile, begin, end));
         if constexpr (kHasOutput && kHoldsZ) {
-            if (p.z != nullptr) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+            if (p.z != nullptr) load_some(raw_z, z + tile, first, behind, is_whole);
         }
         constexpr int kAhead = (kIsAhead ? 2 : 1) * Shape::kTile;
-        if (!kByChannel && !kIsEdge && tile + kAhead + Shape::kTile <= end) {
+        if (!kByChannel && is_whole && tile + kAhead + Shape::kTile <= end) {
             prefetch(u + tile + kAhead);
             prefetch(delta + tile + kAhead);
             if (kHasOutput && p.z != nullptr) prefetch(z + tile + kAhead);
@@ -428,9 +442,15 @@ struct TileScan {
         tokens.first = first;
         tokens.behind = behind;
         tokens.taken = -1;
-        if (kTakes && taken_before != kNone) {
-            const int taken = taken_before - 1 - tile - lane * kTokens;
-            tokens.taken = taken < kTokens ? taken : -1;
+        if constexpr (kIsEdge && kTakes) {
+            for (int i = 0, place = -1, before = -1; i < taken_count; ++i) {
+                place += taken[i] != before;
+                before = taken[i];
+                const int own = taken_from + before - 1 - tile - lane * kTokens;
+                if (own < 0 || own >= kTokens) continue;
+                tokens.taken = own;
+                tokens.place = place;
+            }
         }
         prepare<kIsEdge>(inputs, tokens);
         steps += tokens.sum;
@@ -449,7 +469,7 @@ struct TileScan {
             results[t] = p.D != nullptr ? with_D : tokens.y[t];
         }
         if (p.z != nullptr) {
-            if constexpr (!kHoldsZ && !kByChannel) load_own<kIsEdge>(raw_z, z + tile, first, behind);
+            if constexpr (!kHoldsZ && !kByChannel) load_some(raw_z, z + tile, first, behind, is_whole);
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) results[t] *= silu_gate(raw_z.to_float(t));
         }
@@ -461,7 +481,7 @@ struct TileScan {
         }
         if (is_idle) return;
         T* const at = out + tile;
-        if (!kIsEdge) {
+        if (is_whole) {
             store_tokens<kVec>(at, 1, results);
             return;
         }

@@ -110,13 +110,14 @@ __device__ __forceinline__ StateSlots<state_t> snapshots_of(const SelectiveScanV
 }
 
 // Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot, token,
-// is_taken) for each snapshot when `token`, which it follows, has been walked: of the scan's states, or of those taken
-// inside a tile. tile_of(at, token) is the number of the tile, in a walk that begins with token `at`, that a token is
-// inside of, and -1 where one begins with it. One snapshot inside a tile can be taken, if any: for others the walk
-// ends. wait() is called before states are stored.
-template <typename Scan, typename TileOf, typename Wait, typename Store>
+// place) for each snapshot when `token`, which it follows, has been walked: of the scan's states where `place` is -1,
+// or of those taken inside a tile that have this number. Where states cannot be taken the walk ends, and another one
+// begins. lane_of(at, token) is -1 where a tile of the walk from token `at` on begins with `token`; else the number of
+// the lane that has the token in front of it, counted on from tile to tile, or anything else where no states are taken.
+// wait() is called before states are stored.
+template <typename Scan, typename LaneOf, typename Wait, typename Store>
 __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, SnapshotCursor& cursor,
-                                                  Scan& scan, int number, int begin, int end, TileOf tile_of, Wait wait,
+                                                  Scan& scan, int number, int begin, int end, LaneOf lane_of, Wait wait,
                                                   Store store) {
     cursor.start(p, number, end - begin);
     const auto next_token = [&] {
@@ -124,36 +125,48 @@ __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOpera
         return position == NextSnapshot::kNone ? position : begin + position;
     };
     int next = next_token();
-    const auto store_all = [&](bool is_taken) {
-        wait();
-        const int token = next;
-        do {
-            store(cursor.slot(), token - begin - 1, is_taken);
-            cursor.go_on(p, number, end - begin);
-            next = next_token();
-        } while (next == token);
+    const auto store_next = [&](int token, int place) {
+        store(cursor.slot(), token - begin - 1, place);
+        cursor.go_on(p, number, end - begin);
+        next = next_token();
     };
     const auto keep = [&](int token) {
         if constexpr (Scan::kTakes) {
-            if (scan.taken_before != Scan::kNone) store_all(true);
-            scan.taken_before = Scan::kNone;
+            if (scan.taken_count > 0) wait();
+            for (int place = -1, before = -1; scan.taken_count > 0; --scan.taken_count) {
+                place += next != before;
+                before = next;
+                store_next(next, place);
+            }
         }
-        if (next == token) store_all(false);
+        if (next != token) return;
+        wait();
+        do { store_next(token, -1); } while (next == token);
     };
     for (int at = begin, to = begin;; at = to) {
         keep(at);
         if (at >= end) return;
-        const auto interrupts = [&](int position, int before) {
-            const int tile = tile_of(at, begin + position);
-            if (tile < 0 || !Scan::kTakes) return tile >= 0;
-            return before >= 0 && before != position && tile_of(at, begin + before) == tile;
+        const int first = uniform(cursor.now);
+        const auto interrupts = [&](int i) {
+            const auto lane = [&](int j) { return lane_of(at, begin + cursor.positions[j]); };
+            const int own = lane(i);
+            if constexpr (Scan::kTakes) {
+                if (own < 0 || i == first) return false;
+                if (lane(i - 1) == own && cursor.positions[i - 1] != cursor.positions[i]) return true;
+                const int earlier = i - Scan::kTaken >= first ? lane(i - Scan::kTaken) : -1;
+                return earlier >= 0 && earlier / Scan::kLanes == own / Scan::kLanes;
+            }
+            return own >= 0;
         };
         to = begin + cursor.first_where(interrupts, end - begin);
         scan.template walk<true>(at, to, [&](int token) {
             keep(token);
             if constexpr (Scan::kTakes) {
-                const bool is_inside = next < min(to, token + Scan::kTile) && tile_of(at, next) >= 0;
-                if (is_inside) scan.taken_before = next;
+                const int behind = min(to, token + Scan::kTile);
+                if (next >= behind) return;
+                scan.taken = cursor.positions + uniform(cursor.now);
+                scan.taken_from = begin;
+                scan.taken_count = cursor.count_before(behind - begin);
             }
         });
     }

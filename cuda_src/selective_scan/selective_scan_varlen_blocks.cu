@@ -35,7 +35,8 @@ __device__ __forceinline__ int last_chunk(const SelectiveScanVarlenBlocksParams&
 
 // The first token of a chunk.
 __device__ __forceinline__ index_t chunk_start(const SelectiveScanVarlenBlocksParams& params, int chunk) {
-    return load_index(params.cu_chunk_seqlen, chunk * params.cu_chunk_seqlen_stride, params.cu_chunk_seqlen_is_int64);
+    return bounded(
+        load_index(params.cu_chunk_seqlen, chunk * params.cu_chunk_seqlen_stride, params.cu_chunk_seqlen_is_int64));
 }
 
 template <typename Traits = SelectiveScanVarlenBlocksTraits>
@@ -46,9 +47,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (number >= p.sequences) return;
     const int begin = last_chunk(params, number - 1) + 1;
     const int last = last_chunk(params, number);
-    const index_t first =
-        load_index(params.block_idx_first_scheduled_token, number * params.block_idx_first_scheduled_token_stride,
-                   params.block_idx_first_scheduled_token_is_int64);
+    const index_t first = bounded(load_index(params.block_idx_first_scheduled_token,
+                                             number * params.block_idx_first_scheduled_token_stride,
+                                             params.block_idx_first_scheduled_token_is_int64));
     index_t begun = 0;
     if (begin < last) {
         const index_t missing = chunk_start(params, begin + 1) - chunk_start(params, begin);

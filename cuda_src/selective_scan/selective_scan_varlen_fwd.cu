@@ -72,7 +72,7 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
         walk_by_snapshots(
             p, cursor, scan, number, begin, end,
             [](int, int token) { return token % Shape::kTokens == 0 ? -1 : token / Shape::kTokens; }, [] {},
-            [&](int at, int token, bool) { store_states(snapshots_of<state_t>(p), at, token); });
+            [&](int at, int token, int) { store_states(snapshots_of<state_t>(p), at, token); });
     } else {
         scan.template walk<true>(begin, end, [](int) {});
     }

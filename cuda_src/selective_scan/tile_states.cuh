@@ -16,6 +16,7 @@ struct TileTokens {
     int first;   // at an edge, the first token that counts of those that this lane loads
     int behind;  // and the token behind the last that counts
     int taken;   // of all tokens of the lane, the one that taken states follow; -1 for none
+    int place;   // the number of those among the states that are taken in the tile
 
     // Whether the i-th vector of tokens can be skipped, when a lane has a tile alone: all lanes of the block agree.
     template <bool kIsEdge>
@@ -95,7 +96,7 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
         if constexpr (kTakes) {
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s) {
-                if (tokens.taken >= 0) shared.taken[channel][n + s * kParts] = taken[s];
+                if (tokens.taken >= 0) shared.taken[tokens.place][channel][n + s * kParts] = taken[s];
             }
         }
     }

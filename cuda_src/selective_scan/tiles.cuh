@@ -6,8 +6,8 @@
 // kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
 // interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions. With
 // one lane and several partitions each lane walks all tokens (selective_scan/scan_sweeps.cuh).
-// kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: the states behind
-// one token inside a tile can be taken.
+// kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: states inside a tile
+// can be taken, behind one token of a lane at most and behind kTaken in all.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
           bool kTakes_>
 struct TileShape {
@@ -26,6 +26,7 @@ struct TileShape {
     static constexpr int kSweep = kParts == 2 && !(kByChannel && sizeof(T) == 4) ? 16 : 4 * kParts;
     static constexpr int kOwn = (kSweeps ? kSweep : kTokens) / kParts;
     static constexpr int kTile = kLanes * kTokens;
+    static constexpr int kTaken = kTile > 64 ? kTile / 64 : 1;
     static constexpr int kChannels = kThreads / kGroup;  // per block
     static constexpr int kStates = 16;                   // per channel at most
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
@@ -75,6 +76,9 @@ struct NoTileRows {};
 template <typename Shape>
 using TileStates = float[Shape::kChannels][Shape::kStates + 1];
 
+template <typename Shape>
+using TakenStates = TileStates<Shape>[Shape::kTaken];
+
 struct NoTileStates {};
 
 // What sweeps have in shared memory besides: B and C of a tile and the next as floats, four tokens at a time
@@ -109,7 +113,7 @@ struct TileShared {
     alignas(16) Matrix C[Shape::kStages];
     TileStates<Shape> rate;
     TileStates<Shape> state;
-    Select<Shape::kTakes, TileStates<Shape>, NoTileStates> taken;
+    Select<Shape::kTakes, TakenStates<Shape>, NoTileStates> taken;
     Select<Shape::kByChannel, TileRows<Shape>, NoTileRows> rows;
     Select<Shape::kSweeps, SweepShared<Shape>, NoSweepShared> sweep;
 

@@ -185,8 +185,11 @@ class OfSequences(cases.Case):
         places = self.pool_slots if self.snapshots == "pool" else self.snapshot_slots
         free = random.permutation(sorted({*range(places)} - taken))
         if self.every:
-            # The uncounted rows are another one of the last sequence; some of those that count have no slot.
+            # Some of the rows that count have the position of the row before, and some have no slot. Those that do not
+            # are others of the last sequence.
             rows = np.array([*self.regular, *[(count - 1, 0)] * UNCOUNTED])
+            same = np.flatnonzero(rows[1:-UNCOUNTED, 0] == rows[: -UNCOUNTED - 1, 0])[2::5]
+            rows[same + 1] = rows[same]
             return np.column_stack([rows, np.where(np.arange(len(rows)) % 7 == 6, -1, free[: len(rows)])])
         rows = np.zeros((SNAPSHOTS + UNCOUNTED, 3), np.int64)
         for i in range(len(rows)):

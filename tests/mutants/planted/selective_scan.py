@@ -485,10 +485,24 @@ MUTANTS = (
         ("selective_scan_fn-1-12-530-d_state_12-dtype_float32-layout_channel_last-matrices_by_state",),
     ),
     Mutant(
+        "All snapshots inside a tile get the states of the first one.",
+        "selective_scan/scan_varlen.cuh",
+        "place += next != before;",
+        "place = 0;",
+        (_TILES_IN_ORDER,),
+    ),
+    Mutant(
+        "Snapshots of one position inside a tile count as several.",
+        "selective_scan/scan_tiles.cuh",
+        "place += taken[i] != before;",
+        "place += 1;",
+        (_TILES_IN_ORDER,),
+    ),
+    Mutant(
         "A state inside a tile is taken one token late.",
         "selective_scan/scan_tiles.cuh",
-        "taken_before - 1 - tile",
-        "taken_before - tile",
+        "taken_from + before - 1 - tile",
+        "taken_from + before - tile",
         (_TILES_IN_ORDER,),
     ),
     Mutant(
