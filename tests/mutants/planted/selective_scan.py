@@ -508,8 +508,8 @@ MUTANTS = (
     Mutant(
         "A snapshot inside a tile is of the states behind the tile.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "is_taken ? shared.taken : shared.state",
-        "shared.state",
-        (_KEPT_TILES,),
+        "place < 0 ? shared.state : shared.taken[place]",
+        "place < 0 ? shared.state : shared.state",
+        (_TILES_IN_ORDER,),
     ),
 )
