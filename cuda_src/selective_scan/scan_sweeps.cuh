@@ -87,6 +87,8 @@ struct SweepScan : TileScan<Shape, Operands> {
                     sweep<kHasOutput, false>(inputs, from, steps, rate, h, stage, tile, at, begin, end);
                 }
                 if constexpr (Snapshots::kExist) {
+                    // The sweep's tokens in front of each snapshot once more: code that takes states among the tokens
+                    // would take registers from all sweeps.
                     for (int first = 0; kept - at < kSweep;) {
                         repeat(from, steps, rate, state, first, kept - at);
                         first = kept - at;

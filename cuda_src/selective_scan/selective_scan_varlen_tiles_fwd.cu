@@ -71,13 +71,13 @@ struct SweepSnapshots {
     int begin;               // its first token
     int end;
 
-    // Both return the token in front of which the next states are kept.
+    // start() and store() return the token in front of which the next states are kept.
     __device__ __forceinline__ int start() {
         cursor.start(p, number, end - begin);
         return next();
     }
 
-    // Stores the states in front of it wherever they go to.
+    // Stores the states in front of that token wherever they go to.
     template <typename Scan>
     __device__ __forceinline__ int store(const Scan& scan, const float* states) {
         const int position = cursor.position();
