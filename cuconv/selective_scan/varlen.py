@@ -109,11 +109,11 @@ def selective_scan_varlen_fn(
         null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
         pad_output: "zero", or "keep": where results are 0 because there is no slot or no sequence, out stays as it is.
         snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
-            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order, and
-            those of one sequence next to each other are found soonest. One counts for nothing if its slot is negative,
-            that of padding or outside the pool, if its sequence is empty, padding or does not exist, or if it lies
-            behind the sequence's last token. No two rows or final states must share a slot, and none may have a slot
-            that a sequence starts from, but for the row's own sequence.
+            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order;
+            those of one sequence next to each other, in the order of their positions, take the least time. One counts
+            for nothing if its slot is negative, that of padding or outside the pool, if its sequence is empty, padding
+            or does not exist, or if it lies behind the sequence's last token. No two rows or final states must share a
+            slot, and none may have a slot that a sequence starts from, but for the row's own sequence.
         snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
         snapshot_out: (slots, dim, d_state), ssm_states' dtype: where snapshots go; to ssm_states when None.
         state_scale: (slots, dim), perhaps with an axis of 1 behind, float32; with ssm_states of codes only, and updated
