@@ -131,6 +131,11 @@ struct SnapshotCursor {
     __device__ __forceinline__ int position() const {
         return uniform(now < count ? positions[now] : NextSnapshot::kNone);
     }
+    // The token that the state of the next one is in front of, where the sequence begins with token `begin`; or kNone.
+    __device__ __forceinline__ int token(int begin) const {
+        const int at = position();
+        return at == NextSnapshot::kNone ? at : begin + at;
+    }
     __device__ __forceinline__ int slot() const { return slots[now]; }
 
     // The first position for which ends(its number here) is true; else that of the last snapshot known here, or

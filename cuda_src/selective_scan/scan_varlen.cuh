@@ -120,15 +120,11 @@ __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOpera
                                                   Scan& scan, int number, int begin, int end, LaneOf lane_of, Wait wait,
                                                   Store store) {
     cursor.start(p, number, end - begin);
-    const auto next_token = [&] {
-        const int position = cursor.position();
-        return position == NextSnapshot::kNone ? position : begin + position;
-    };
-    int next = next_token();
+    int next = cursor.token(begin);
     const auto store_next = [&](int token, int place) {
         store(cursor.slot(), token - begin - 1, place);
         cursor.go_on(p, number, end - begin);
-        next = next_token();
+        next = cursor.token(begin);
     };
     const auto keep = [&](int token) {
         if constexpr (Scan::kTakes) {

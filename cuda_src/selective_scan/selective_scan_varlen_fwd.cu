@@ -25,8 +25,7 @@ struct SelectiveScanVarlenFwdTraits {
     using Shape = ScanShape<kThreads, input_t, kLanes, kStates, kVec, kBVec, kCVec>;
     using Few = FewShape<kThreads, input_t, state_t, kLanes, kStates, 1>;
     // Snapshots in runs of short sequences take registers that a third block would need.
-    static constexpr bool kHasTwo = kSnapshots && Few::kIsPossible && Shape::kMinBlocks > 2;
-    static constexpr int kMinBlocks = kHasTwo ? 2 : Shape::kMinBlocks;
+    static constexpr int kMinBlocks = kSnapshots && Few::kIsPossible && Shape::kMinBlocks > 2 ? 2 : Shape::kMinBlocks;
 };
 
 // Scans one sequence in one channel.

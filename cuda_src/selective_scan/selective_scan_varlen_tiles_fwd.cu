@@ -74,7 +74,7 @@ struct SweepSnapshots {
     // start() and store() return the token in front of which the next states are kept.
     __device__ __forceinline__ int start() {
         cursor.start(p, number, end - begin);
-        return next();
+        return cursor.token(begin);
     }
 
     // Stores the states in front of that token wherever they go to.
@@ -85,13 +85,7 @@ struct SweepSnapshots {
             scan.store_own(states, snapshots_of<state_t>(p), cursor.slot(), {number, position - 1});
             cursor.go_on(p, number, end - begin);
         } while (cursor.position() == position);
-        return next();
-    }
-
- private:
-    __device__ __forceinline__ int next() const {
-        const int position = cursor.position();
-        return position == NextSnapshot::kNone ? position : begin + position;
+        return cursor.token(begin);
     }
 };
 

@@ -97,8 +97,8 @@ class OfSequences(cases.Case):
     snapshots: str | None = None
     """Where states inside sequences go: "pool", or a name that says what the array of their own looks like."""
     every: int = 0
-    """Tokens between snapshots, which are in order then, or where negative in the opposite order in every sequence; 0
-    for snapshots of all kinds in any order.
+    """The distance of snapshots in tokens. Those of a sequence are in order then, and in the opposite order if the
+    distance is negative. With 0 there are snapshots of all kinds, in any order.
     """
     dense: bool = False
     """Whether sequences, of equal lengths, are the rows of a batch."""
@@ -122,7 +122,7 @@ class OfSequences(cases.Case):
 
     @property
     def regular(self) -> list[tuple[int, int]]:
-        """The snapshots of every so many tokens, as (sequence, position)."""
+        """The sequence and the position of each snapshot, where they are `every` tokens apart."""
         lengths = np.diff(self.packed.bounds).tolist()
         order = 1 if self.every > 0 else -1
         return [(i, at) for i, length in enumerate(lengths) for at in range(0, length + 1, abs(self.every))[::order]]
