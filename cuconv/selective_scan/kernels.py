@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 from cuconv.jit import source, structs
-from cuconv.runtime.dtypes import FLOATS, STATES, DType
+from cuconv.runtime.dtypes import FLOAT32, FLOATS, STATES, DType
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, vectors
 
@@ -125,6 +125,19 @@ channels in one block 954 instead of 794, and (16, 2, 2, 16) there 2205 instead 
 CUT = TileShape(8, 1, 1, 16, 4)
 """The shape for rows that are cut into segments."""
 
+WIDE, WIDE_FULL = TileShape(16, 2, 2, 16, 2), TileShape(16, 2, 2, 16, 3)
+"""The shapes for channels of more than 16 states. The second one is for contiguous channels that fill the GPU, without
+states inside sequences, for which it would have too few registers.
+"""
+
+
+def wide_shapes(dtype: DType, *, by_channel: bool, snapshots: bool = False) -> tuple[TileShape, ...]:
+    """Those of them that kernels have."""
+    # Where channels are contiguous a block has no room for what is in float32.
+    if not by_channel:
+        return (WIDE,)
+    return () if dtype.itemsize == FLOAT32.itemsize else (WIDE, WIDE_FULL)[: 2 - snapshots]
+
 
 def tile_time(rows: int, shape: TileShape, multiprocessors: int, by_channel: bool) -> float:
     """The time that this many rows take, up to a factor: multiprocessors run `resident` blocks at once, in waves."""
@@ -225,6 +238,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
     by_channel: bool
     """Whether channels and states are contiguous, not tokens."""
     states_only: bool
+    wide: bool = False
+    """Whether channels have more than 16 states."""
 
     @property
     def group(self) -> int:
@@ -237,6 +252,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
                 if shape.fits(input_t, 0, MAX_TOKENS) and shape.is_for(by_channel=by_channel):
                     yield cls(input_t, *shape, by_channel, states_only=False)
             yield cls(input_t, *CUT, by_channel, states_only=True)
+            for shape in wide_shapes(input_t, by_channel=by_channel):
+                yield cls(input_t, *shape, by_channel, states_only=False, wide=True)
 
 
 @dataclass(frozen=True)
@@ -280,15 +297,20 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     mixed: bool
     snapshots: bool = False
     """Whether states inside sequences are kept, too."""
+    wide: bool = False
+    """Whether channels have more than 16 states."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
         for input_t, state_t, shape in product(FLOATS, STATES, TILE_TIMES):
             for by_channel, mixed, snapshots in product((False, True), repeat=3):
-                is_row = not mixed and shape.fits(input_t, 0, MAX_TOKENS) and shape.is_for(by_channel=by_channel)
+                is_row = not mixed and shape.fits(input_t, 0, MAX_TOKENS)
                 has_room = shape.has_room(by_channel=by_channel, snapshots=snapshots)
-                if shape in cls.TILES or (is_row and has_room):
+                if (shape in cls.TILES or (is_row and has_room)) and shape.is_for(by_channel=by_channel):
                     yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
+        for input_t, state_t, by_channel, snapshots in product(FLOATS, STATES, (False, True), (False, True)):
+            for shape in wide_shapes(input_t, by_channel=by_channel, snapshots=snapshots):
+                yield cls(input_t, state_t, *shape, by_channel, False, snapshots, wide=True)
 
 
 @dataclass(frozen=True)

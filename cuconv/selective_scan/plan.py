@@ -7,11 +7,34 @@ from typing import Any
 from cuconv.runtime.dtypes import FLOAT32, DType
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs, is_variable
-from cuconv.selective_scan.kernels import CONSTANT, matrix_accesses, max_tile_states, own_tokens, tile_tokens
+from cuconv.selective_scan.kernels import (
+    CONSTANT,
+    WIDE,
+    WIDE_FULL,
+    TileShape,
+    matrix_accesses,
+    max_tile_states,
+    own_tokens,
+    tile_tokens,
+    wide_shapes,
+)
 
 TOKENS, CHANNELS = 2, 1
 """Axes of u."""
+
+WIDE_TOKENS = 128
+"""Tokens of a sequence, on average, from which on lanes share those of a tile where channels have more than 16 states.
+On an H200 64 sequences of 128 tokens of 2048 channels of 64 states take 916 us so and 1427 with tokens walked by all
+lanes.
+"""
+
+WIDE_ROWS = 16
+"""Channels of sequences per multiprocessor beyond which they fill the GPU there. With contiguous channels 2048 of 4096
+tokens and 64 states take 520 us with WIDE, 593 with WIDE_FULL and 715 with tokens walked by all lanes; 16 x 2048 of 512
+tokens 1054, 891 and 939.
+"""
 
 
 def input_dtype(inputs: Inputs) -> DType:
@@ -49,7 +72,29 @@ def tile_axis(inputs: Inputs, channels: int) -> int | None:
 
     TOKENS or CHANNELS; None where lanes cannot.
     """
-    if inputs.d_state > max_tile_states() or not is_variable(inputs.B) or not is_variable(inputs.C):
+    return None if inputs.d_state > max_tile_states() else _shared_axis(inputs, channels)
+
+
+def wide_shape(inputs: Inputs, sequences: int, *, snapshots: bool = False) -> tuple[TileShape, bool] | None:
+    """The shape in which lanes share tokens where channels have more states than a tile has B and C for at a time, and
+    whether channels are contiguous; None where lanes do not share tokens.
+    """
+    rows, tokens = sequences * inputs.u.shape[1], inputs.u.size // max(1, inputs.u.shape[1])
+    is_known = inputs.d_state > max_tile_states() and inputs.d_state % (WIDE.parts * WIDE.at_once) == 0
+    if not is_known or tokens < WIDE_TOKENS * sequences:
+        return None
+    axis = _shared_axis(inputs, WIDE.channels)
+    if axis is None:
+        return None
+    by_channel = axis == CHANNELS
+    is_full = by_channel and rows > WIDE_ROWS * multiprocessors(inputs.u.device)
+    shape = WIDE_FULL if is_full else WIDE
+    shapes = wide_shapes(input_dtype(inputs), by_channel=by_channel, snapshots=snapshots)
+    return (shape, by_channel) if shape in shapes else None
+
+
+def _shared_axis(inputs: Inputs, channels: int) -> int | None:
+    if not is_variable(inputs.B) or not is_variable(inputs.C):
         return None
     dim = inputs.u.shape[1]
     # The channels of a block are of one group.

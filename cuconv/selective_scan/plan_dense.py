@@ -23,7 +23,16 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.plan import CHANNELS, input_dtype, is_float32, matrix_vector, numbers, tile_axis, vector
+from cuconv.selective_scan.plan import (
+    CHANNELS,
+    input_dtype,
+    is_float32,
+    matrix_vector,
+    numbers,
+    tile_axis,
+    vector,
+    wide_shape,
+)
 
 FILL = 512
 """Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
@@ -84,6 +93,11 @@ def plan(o: Operands) -> Plan:
 def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:
     """The kernel that writes the results, and the one that writes the states behind segments."""
     dtype = input_dtype(inputs)
+    wide = wide_shape(inputs, inputs.u.shape[0])
+    if wide is not None:
+        shape, by_channel = wide
+        scan = SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False, wide=True)
+        return scan, scan
     if shapes:
         rows, processors = inputs.u.shape[0] * inputs.u.shape[1], multiprocessors(inputs.u.device)
         by_channel = tile_axis(inputs, shapes[0].channels) == CHANNELS
@@ -119,7 +133,8 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
     threads = batch * ceil_div(dim * lanes, threads_per_block) * threads_per_block
     chunks = max(1, ceil_div(seqlen, chunk))
     wanted = min(ceil_div(fill, max(1, threads)), seqlen // chunk)
-    if wanted < 2 or (shapes and CUT not in shapes) or WORTH_CUTTING * threads * most > fill * lanes:
+    is_whole = wide_shape(inputs, batch) is not None or (shapes and CUT not in shapes)
+    if wanted < 2 or is_whole or WORTH_CUTTING * threads * most > fill * lanes:
         return Segments(1, chunks * chunk)
     tokens = ceil_div(chunks, wanted) * chunk
     return Segments(ceil_div(seqlen, tokens), tokens)

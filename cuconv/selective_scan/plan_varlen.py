@@ -23,7 +23,7 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.plan import CHANNELS, input_dtype, matrix_vector, numbers, tile_axis, vector
+from cuconv.selective_scan.plan import CHANNELS, input_dtype, matrix_vector, numbers, tile_axis, vector, wide_shape
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
@@ -201,7 +201,15 @@ def _plan(o: Operands) -> Plan:
     assert isinstance(state_t, DType)
     kernel: Kernel
     axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
-    if axis is not None:
+    wide = wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None)
+    if wide is not None:
+        shape, by_channel = wide
+        states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
+        kernel = SelectiveScanVarlenTilesFwd(
+            dtype, state_t, *shape, by_channel, mixed=False, snapshots=o.snapshots is not None, wide=True
+        )
+        division = Division(0, shape.channels, is_mixed=False)
+    elif axis is not None:
         is_mixed = o.total < LONG * o.sequences and not o.is_batch
         shape = _tile_shape(o, is_mixed, axis == CHANNELS)
         by_channel, keeps = axis == CHANNELS, o.snapshots is not None

@@ -18,6 +18,31 @@ __device__ __forceinline__ int first_token(const Operands& p, int number) {
     return token < 0 ? 0 : token > p.total ? p.total : static_cast<int>(token);
 }
 
+// first_token() in two steps, between which others can be loaded.
+template <typename Operands>
+struct Borders {
+    const Operands& p;
+    // Whether there is query_start_loc. Opaque, or else a loop over sequences has code of its own for either case.
+    int are_given;
+
+    __device__ __forceinline__ explicit Borders(const Operands& p_)
+        : p(p_), are_given(opaque(p_.query_start_loc != nullptr ? 1 : 0)) {}
+
+    __device__ __forceinline__ RawIndex load(int number) const {
+        RawIndex raw;
+        if (are_given != 0 && number >= 0 && number <= p.sequences) {
+            raw.load(p.query_start_loc, number * p.query_start_loc_stride, p.query_start_loc_is_int64);
+        }
+        return raw;
+    }
+
+    __device__ __forceinline__ int token(const RawIndex& raw, int number) const {
+        const int given = raw.clamped(p.query_start_loc_is_int64, p.total);
+        const int only = number > 0 ? p.total : 0;
+        return number < 0 ? 0 : number > p.sequences ? p.total : are_given != 0 ? given : only;
+    }
+};
+
 // A slot as an index array has it; -1 for one that is pad_slot_id or not in the pool.
 template <typename Operands>
 __device__ __forceinline__ int slot_in_pool(const Operands& p, index_t slot) {

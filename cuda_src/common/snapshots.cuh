@@ -22,6 +22,26 @@ __device__ __forceinline__ int count_snapshots(const Operands& p) {
     return count < 0 ? 0 : count > p.snapshot_rows ? p.snapshot_rows : static_cast<int>(count);
 }
 
+// The same in two steps, between which others can be loaded.
+template <typename Operands>
+__device__ __forceinline__ RawIndex load_raw_count(const Operands& p) {
+    RawIndex raw;
+    if (p.snapshot_count != nullptr) raw.load(p.snapshot_count, 0, p.snapshot_count_is_int64);
+    return raw;
+}
+template <typename Operands>
+__device__ __forceinline__ int count_of(const Operands& p, const RawIndex& raw) {
+    return p.snapshot_count == nullptr ? p.snapshot_rows : raw.clamped(p.snapshot_count_is_int64, p.snapshot_rows);
+}
+
+// A field of a row as it is loaded: waiting for it waits for no other.
+template <typename Operands>
+__device__ __forceinline__ RawIndex load_raw_field(const Operands& p, int row, int field) {
+    RawIndex raw;
+    raw.load(p.snapshots, row * p.snapshots_stride[0] + field * p.snapshots_stride[1], p.snapshots_is_int64);
+    return raw;
+}
+
 template <typename Operands>
 __device__ __forceinline__ index_t load_snapshot_field(const Operands& p, int row, int field) {
     return load_index(p.snapshots, row * p.snapshots_stride[0] + field * p.snapshots_stride[1], p.snapshots_is_int64);
@@ -103,88 +123,117 @@ __device__ __forceinline__ NextSnapshot next_snapshot(const Operands& p, const S
     return {uniform(next.position), uniform(next.row), uniform(next.slot)};
 }
 
-// Whether rows are all of sequence `number`, in the order of their positions. All lanes of a warp take part.
-template <typename Operands>
-__device__ __forceinline__ bool are_in_order(const Operands& p, const SnapshotRows& rows, int number) {
-    bool is_in_order = true;
-    for (int row = rows.begin + lane_id(); row < rows.end; row += kWarpSize) {
-        const index_t before = row > rows.begin ? load_snapshot_field(p, row - 1, 1) : 0;
-        is_in_order = is_in_order && load_snapshot_field(p, row, 0) == number &&
-                      (row == rows.begin || load_snapshot_field(p, row, 1) >= before);
-    }
-    return lanes_where(!is_in_order) == 0;
-}
-
 // The snapshots of a sequence in the order of their positions, for a warp that walks its tokens: in shared memory,
 // which leaves the walk its registers. All lanes of the warp take part in everything.
 struct SnapshotCursor {
     int positions[kWarpSize];  // of the next ones
     int slots[kWarpSize];
-    int now;    // the number of the next one among these
-    int count;  // of these
+    int number;  // of the sequence
+    int begin;   // its first token
+    int length;  // and its tokens
+    int now;     // the number of the next one among these
+    int count;   // of these
     SnapshotRows rows;
     int is_in_order;
     NextSnapshot last;  // of those that have been here; where rows are in order, the last row that has been looked at
     int is_last;        // no other follows
 
-    // Of the next one; kNone behind the last.
-    __device__ __forceinline__ int position() const {
-        return uniform(now < count ? positions[now] : NextSnapshot::kNone);
+    // The token that the state of the next one is in front of; kNone behind the last.
+    __device__ __forceinline__ int token() const {
+        return uniform(now < count ? begin + positions[now] : NextSnapshot::kNone);
     }
-    // The token that the state of the next one is in front of, where the sequence begins with token `begin`; or kNone.
-    __device__ __forceinline__ int token(int begin) const {
-        const int at = position();
-        return at == NextSnapshot::kNone ? at : begin + at;
-    }
-    __device__ __forceinline__ int slot() const { return slots[now]; }
 
-    // The first position for which ends(its number here) is true; else that of the last snapshot known here, or
-    // `length` where no other follows.
+    // The token of the first position for which ends(its number here) is true; else that of the last snapshot known
+    // here, or the one behind the sequence where no other follows.
     template <typename Ends>
-    __device__ __forceinline__ int first_where(Ends ends, int length) const {
-        const int first = uniform(now), behind = uniform(count), number = first + lane_id();
+    __device__ __forceinline__ int first_where(Ends ends) const {
+        const int first = uniform(now), behind = uniform(count), own = first + lane_id();
         bool is_end = false;
-        if (number < behind) is_end = ends(number);
+        if (own < behind) is_end = ends(own);
         const unsigned bits = lanes_where(is_end);
-        if (bits != 0) return uniform(positions[first + lowest(bits)]);
-        return uniform(is_last) == 0 ? uniform(positions[behind - 1]) : length;
+        int position = length;
+        if (uniform(is_last) == 0) position = positions[behind - 1];
+        if (bits != 0) position = positions[first + lowest(bits)];
+        return uniform(begin + position);
     }
 
-    // How many of the next ones known here are in front of a position.
-    __device__ __forceinline__ int count_before(int position) const {
-        const int number = uniform(now) + lane_id();
-        return __popc(lanes_where(number < count && positions[min(number, kWarpSize - 1)] < position));
+    // How many of the next ones known here are in front of a token.
+    __device__ __forceinline__ int count_before(int token) const {
+        const int own = uniform(now) + lane_id();
+        return __popc(lanes_where(own < count && begin + positions[min(own, kWarpSize - 1)] < token));
     }
 
+    // Finds the snapshots of a sequence of the tokens `begin_` to `end` - 1.
     template <typename Operands>
-    __device__ __forceinline__ void start(const Operands& p, int number, int length) {
-        const SnapshotRows found = find_snapshots(p, number, 1, 0, kWarpSize, [](int) { return true; });
-        const bool is_ordered = are_in_order(p, found, number);
-        if (lane_id() == 0) {
+    __device__ __forceinline__ void start(const Operands& p, int number_, int begin_, int end) {
+        // With more, scans would spill registers before compute capability 8.0, which knows no uniform numbers.
+        constexpr int kAtOnce = kArch >= 80 ? 4 : 2;
+        // Opaque, or else what follows from it takes registers through the whole walk.
+        const int lane = opaque(lane_id());
+        const RawIndex raw_count = load_raw_count(p);
+        int most = p.snapshot_rows, hits = 0, before = 0;
+        SnapshotRows found{most, 0};
+        bool is_ordered = true;
+        for (int from = 0; from < most; from += kAtOnce * kWarpSize) {
+            RawIndex sequence[kAtOnce], position[kAtOnce];
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const int row = from + i * kWarpSize + lane;
+                if (row >= most) continue;
+                sequence[i] = load_raw_field(p, row, 0);
+                position[i] = load_raw_field(p, row, 1);
+            }
+            if (from == 0) most = count_of(p, raw_count);
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const int first = from + i * kWarpSize;
+                const bool is_own = first + lane < most && sequence[i].high == 0 && sequence[i].low == number_;
+                const int own = position[i].clamped(p.snapshots_is_int64, NextSnapshot::kNone);
+                const int lower = from_lane(own, lane - 1);
+                const bool falls = own < (lane == 0 ? before : lower);
+                before = from_lane(own, kWarpSize - 1);
+                const unsigned bits = lanes_where(is_own);
+                if (bits == 0) continue;
+                // Rows in front of the first one are another sequence's.
+                const bool is_first = hits == 0 && lane == lowest(bits);
+                is_ordered = is_ordered && lanes_where(is_own && falls && !is_first) == 0;
+                hits += __popc(bits);
+                found = {min(found.begin, first + lowest(bits)), first + highest(bits) + 1};
+            }
+        }
+        if (lane == 0) {
+            number = number_;
+            begin = begin_;
+            length = end - begin_;
             rows = found;
-            is_in_order = is_ordered;
+            is_in_order = is_ordered && hits == found.end - found.begin;
             last = kBeforeSnapshots;
         }
         sync_warp();
-        bring(p, number, length);
+        bring(p);
     }
 
+    // Goes on behind the next one: returns its slot, and leaves the token of the one that follows it.
     template <typename Operands>
-    __device__ __forceinline__ void go_on(const Operands& p, int number, int length) {
-        const int next = uniform(now + 1);
-        if (next == uniform(count) && uniform(is_last) == 0) {
-            bring(p, number, length);
-            return;
+    __device__ __forceinline__ int go_on(const Operands& p, int& token_behind) {
+        const int at = uniform(now), behind = uniform(count), slot = slots[at];
+        const int following = begin + positions[min(at + 1, kWarpSize - 1)];
+        if (at + 1 == behind && uniform(is_last) == 0) {
+            bring(p);
+            token_behind = token();
+            return slot;
         }
         sync_warp();
-        if (opaque(lane_id()) == 0) now = next;
+        if (opaque(lane_id()) == 0) now = at + 1;
         sync_warp();
+        token_behind = uniform(at + 1 < behind ? following : NextSnapshot::kNone);
+        return slot;
     }
 
  private:
     // Brings those that follow the last ones.
     template <typename Operands>
-    __device__ __forceinline__ void bring(const Operands& p, int number, int length) {
+    __device__ __forceinline__ void bring(const Operands& p) {
         // Opaque, or else what follows from it takes registers through the whole walk.
         const int lane = opaque(lane_id());
         NextSnapshot own = last;
@@ -200,7 +249,12 @@ struct SnapshotCursor {
                 own = {NextSnapshot::kNone, first + kWarpSize - 1, -1};
                 is_end = uniform(own.row + 1) >= uniform(rows.end);
                 if (first + lane < rows.end) {
-                    const Snapshot row = load_snapshot(p, first + lane);
+                    const RawIndex sequence = load_raw_field(p, first + lane, 0);
+                    const RawIndex position = load_raw_field(p, first + lane, 1);
+                    const RawIndex to = load_raw_field(p, first + lane, 2);
+                    const int wide = p.snapshots_is_int64;
+                    const Snapshot row =
+                        checked_snapshot(p, sequence.value(wide), position.value(wide), to.value(wide));
                     if (row.sequence >= 0 && row.position <= length) own = {row.position, own.row, row.slot};
                 }
                 found = lanes_where(own.position != NextSnapshot::kNone);

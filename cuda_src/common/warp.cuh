@@ -96,6 +96,20 @@ __device__ __forceinline__ Int uniform(Int number) {
     }
 }
 
+// The least number that any lane has.
+template <typename Int>
+__device__ __forceinline__ Int min_over_lanes(Int number) {
+    if constexpr (kArch >= 80) {
+        return __reduce_min_sync(kAllLanes, number);
+    } else {
+#pragma unroll
+        for (int distance = 1; distance < kWarpSize; distance *= 2) {
+            number = min(number, __shfl_xor_sync(kAllLanes, number, distance));
+        }
+        return number;
+    }
+}
+
 // The bits that are set in any lane.
 template <typename Bits>
 __device__ __forceinline__ Bits any_over_lanes(Bits bits) {

@@ -43,12 +43,20 @@ struct SequenceRun {
 template <typename Operands>
 __device__ __forceinline__ int find_long(const Operands& p, int from, int skipped, int short_tokens) {
     constexpr int kAtOnce = 4;
+    const Borders<Operands> borders(p);
     for (; from <= p.sequences; from += kAtOnce * kWarpSize) {
+        RawIndex begins[kAtOnce], ends[kAtOnce];
         int tokens[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
             const int number = from + i * kWarpSize + lane_id();
-            tokens[i] = first_token(p, number + 1) - first_token(p, number);
+            begins[i] = borders.load(number);
+            ends[i] = borders.load(number + 1);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            const int number = from + i * kWarpSize + lane_id();
+            tokens[i] = borders.token(ends[i], number + 1) - borders.token(begins[i], number);
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {

@@ -80,11 +80,7 @@ struct FewStates {
             const Snapshot row = snapshot_of(rows, own, first);
             if (row.sequence == number && row.position >= from) found = min(found, row.position);
         }
-#pragma unroll
-        for (int distance = 1; distance < kWarpSize; distance *= 2) {
-            found = min(found, from_lane(found, lane_id() ^ distance));
-        }
-        return uniform(found);
+        return min_over_lanes(found);
     }
 
     // The lane's row of the 32 rows from `first` on.

@@ -50,12 +50,22 @@ struct SweepScan : TileScan<Shape, Operands> {
         Inputs inputs;
         if constexpr (!kByChannel) load_inputs(inputs, tile, begin, end);
         float rate[kStates], h[kStates];
-        int kept = 0;  // the token in front of which the next states are kept
-        if constexpr (Snapshots::kExist) kept = snapshots.start();
+        // The next states are kept in front of token `kept`, in the sweep from `kept_in` on.
+        const int origin = tile;
+        int kept = 0, kept_in = 0;
+        const auto keep_next = [&](int token) {
+            kept = token;
+            kept_in = origin + (token - origin) / kSweep * kSweep;
+        };
+        if constexpr (Snapshots::kExist) keep_next(snapshots.next());
         for (bool is_first = true;; is_first = false) {
             before_tile(tile);
             const int next = tile + Shape::kTile;
-            wait_for_copies();
+            if constexpr (kByChannel) {
+                wait_for_copies();
+            } else {
+                Base::template await<kHasOutput>(0, 0, tile, begin);
+            }
             Matrices::to_floats(copied, turned + stage * 2 * kMatrix);
             if (kHasOutput) {
                 Matrices::to_floats(copied + Shape::kStates * Shape::kTile, turned + stage * 2 * kMatrix + kMatrix);
@@ -80,7 +90,7 @@ struct SweepScan : TileScan<Shape, Operands> {
                 if constexpr (kByChannel)
                     inputs = {own(stage, Rows::kU, at - tile), own(stage, Rows::kDelta, at - tile)};
                 // Nothing else reads the lane's states in shared memory before the walk ends.
-                if (Snapshots::kExist && kept - at < kSweep) keep_states(state, h);
+                if (Snapshots::kExist && at == kept_in) keep_states(state, h);
                 if (at < begin || at + kSweep > end) {
                     sweep<kHasOutput, true>(inputs, from, steps, rate, h, stage, tile, at, begin, end);
                 } else {
@@ -89,10 +99,10 @@ struct SweepScan : TileScan<Shape, Operands> {
                 if constexpr (Snapshots::kExist) {
                     // The sweep's tokens in front of each snapshot once more: code that takes states among the tokens
                     // would take registers from all sweeps.
-                    for (int first = 0; kept - at < kSweep;) {
+                    for (int first = 0; at == kept_in;) {
                         repeat(from, steps, rate, state, first, kept - at);
                         first = kept - at;
-                        kept = snapshots.store(*this, state);
+                        keep_next(snapshots.store(*this, state, kept));
                     }
                 }
                 from += Sweep::place(kSweep);
@@ -103,7 +113,7 @@ struct SweepScan : TileScan<Shape, Operands> {
             tile = next;
         }
         if constexpr (Snapshots::kExist) {
-            if (kept == end) snapshots.store(*this, state);
+            if (kept == end) snapshots.store(*this, state, kept);
         }
         __syncthreads();
         if constexpr (kByChannel) {
@@ -171,7 +181,7 @@ struct SweepScan : TileScan<Shape, Operands> {
             if (kHasOutput) C.copy(shared.C[0], p.C_stride[3], tile, begin, end);
             Base::template copy_rows<kHasOutput>(stage, tile, end);
         } else {
-            Base::template fetch<kHasOutput>(0, tile, begin, end);
+            Base::template fetch<kHasOutput>(0, 0, tile, end);
         }
     }
 
@@ -270,7 +280,7 @@ struct SweepScan : TileScan<Shape, Operands> {
         }
         if (is_idle) return;
         T* const to = out + at;
-        if (!kIsEdge) {
+        if (!kIsEdge || (first <= 0 && behind >= kOwn)) {
             store_tokens<kVec>(to, 1, results);
             return;
         }

@@ -3,6 +3,7 @@
 
 #include "common/activation.cuh"
 #include "common/fastdiv.cuh"
+#include "common/snapshots.cuh"
 #include "common/tokens.cuh"
 #include "selective_scan/scan_states.cuh"
 #include "selective_scan/tile_states.cuh"
@@ -62,13 +63,14 @@ struct TileScan {
     MatrixLoads C;
     float D;
     float bias;
-    float steps;  // the sum of dt over the tokens of this lane
-    // The tokens inside the tile in front of which states are to be taken, in order and counted from `taken_from`.
-    const int* taken;
-    int taken_count;
-    int taken_from;
+    float steps;                   // the sum of dt over the tokens of this lane
+    const SnapshotCursor* cursor;  // of the warp, where states inside of tiles are taken
+    int taken;                     // the number of its next snapshots that this tile takes
 
-    __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_)
+    // States begin with what begins(channel, n) returns.
+    template <typename Begins>
+    __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_,
+                                        Begins begins)
         : p(p_),
           shared(shared_),
           first_channel(first_channel_),
@@ -80,7 +82,7 @@ struct TileScan {
           B(matrix(p.B, p.B_stride, batch), p.B_stride[2]),
           C(matrix(p.C, p.C_stride, batch), p.C_stride[2]),
           steps(0.0f),
-          taken_count(0) {
+          taken(0) {
         u = row<const T>(p.u, p.u_stride, batch);
         delta = row<const T>(p.delta, p.delta_stride, batch);
         z = row<const T>(p.z, p.z_stride, batch);
@@ -90,10 +92,16 @@ struct TileScan {
         if (p.delta_bias != nullptr) {
             raw_bias.load(p.delta_bias, channel * p.delta_bias_stride, p.delta_bias_is_float32);
         }
+        // All are asked for before the first one is waited for.
         const float* const A = static_cast<const float*>(p.A);
-        each_state([&](int c, int n) {
-            shared.rate[c][n] = load<1>(A + of_block(c) * p.A_stride[0] + n * p.A_stride[1]).to_float(0) * kLog2E;
-            shared.state[c][n] = 0.0f;
+        float rates[kStateRounds], states[kStateRounds];
+        each_state<kStateRounds>([&](int round, int c, int n) {
+            rates[round] = load<1>(A + of_block(c) * p.A_stride[0] + n * p.A_stride[1]).to_float(0);
+            states[round] = begins(of_block(c), n);
+        });
+        each_state<kStateRounds>([&](int round, int c, int n) {
+            shared.rate[c][n] = rates[round] * kLog2E;
+            shared.state[c][n] = states[round];
         });
         D = raw_d.to_float(p.D_is_float32);
         bias = raw_bias.to_float(p.delta_bias_is_float32);
@@ -101,7 +109,7 @@ struct TileScan {
 
     // Walks the tokens `begin` to `end` - 1; calls before_tile(token) before each tile's first token, which is `begin`
     // or a whole number of tiles behind it. States are in the block's shared memory, before and after; before_tile has
-    // to synchronise the threads to read them.
+    // to call wait_for_states() to store them.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile) {
         if constexpr (kByChannel) {
@@ -111,14 +119,16 @@ struct TileScan {
         }
     }
 
-    // Copies the states of the block's channels from an array of them before a walk; and to one, in or after it.
-    template <typename State>
-    __device__ __forceinline__ void load_states(const State* at, index_t channel_step, index_t step) {
-        each_state([&](int c, int n) {
-            shared.state[c][n] = load<1, Memory::kMutable>(at + of_block(c) * channel_step + n * step).to_float(0);
-        });
+    // Waits until all threads that store states see those behind the tokens that have been walked.
+    __device__ __forceinline__ static void wait_for_states() {
+        if constexpr (Shape::kSweeps) {
+            __syncthreads();
+        } else {
+            sync_warp();
+        }
     }
 
+    // Copies the states of the block's channels to an array of them, in a walk or after it.
     template <typename State>
     __device__ __forceinline__ void store_states(State* at, index_t channel_step, index_t step) const {
         store_states(shared.state, at, channel_step, step);
@@ -127,7 +137,7 @@ struct TileScan {
     template <typename State>
     __device__ __forceinline__ void store_states(const TileStates<Shape>& states, State* at, index_t channel_step,
                                                  index_t step) const {
-        each_state([&](int c, int n) {
+        each_state<Shape::kGroup == 1 ? 1 : kStateRounds>([&](int, int c, int n) {
             if (first_channel + c < p.dim) {
                 at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(states[c][n]);
             }
@@ -136,15 +146,6 @@ struct TileScan {
 
     // The same with a slot of a pool, where states may be codes; `states` are those of the block, or those taken.
     template <typename State>
-    __device__ __forceinline__ void load_slot(const StateSlots<State>& from, int slot) {
-        const State* const at = from.states + slot * from.stride[0];
-        each_state([&](int c, int n) {
-            const auto raw = load<1, Memory::kMutable>(at + of_block(c) * from.stride[1] + n * from.stride[2]);
-            shared.state[c][n] = raw.to_float(0) * from.load_scale(slot, of_block(c));
-        });
-    }
-
-    template <typename State>
     __device__ __forceinline__ void store_slot(const TileStates<Shape>& states, const StateSlots<State>& to, int slot,
                                                const StateTime& time) const {
         State* const at = to.states + slot * to.stride[0];
@@ -152,17 +153,24 @@ struct TileScan {
             store_states(states, at, to.stride[1], to.stride[2]);
             return;
         }
-        // As each_state(), but that all lanes find the factors, which neighbouring ones share.
-        for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
-            const int c = i / Shape::kStates, n = i % Shape::kStates;
-            const float state[1] = {n < p.d_state ? states[c][n] : 0.0f};
-            const float factor = find_factor<State, Shape::kStates>(state);
-            if (n >= p.d_state || first_channel + c >= p.dim) continue;
-            const index_t channel = of_block(c);
-            store_state(p, at + channel * to.stride[1] + n * to.stride[2], state[0], factor, channel * p.d_state + n,
-                        time);
-            if (n == 0) *to.scale(slot, channel) = scale_of_factor(factor);
+        float own[kStateRounds], factors[kStateRounds];
+#pragma unroll
+        for (int round = 0; round < kStateRounds; ++round) own[round] = 0.0f;
+        each_state<kStateRounds>([&](int round, int c, int n) { own[round] = states[c][n]; });
+        // All lanes find the factors, which those of a channel share.
+        const float of_one = Shape::kIsWide ? find_factor<State, kWarpSize>(own) : 1.0f;
+#pragma unroll
+        for (int round = 0; round < kStateRounds; ++round) {
+            const float state[1] = {own[round]};
+            factors[round] = Shape::kIsWide ? of_one : find_factor<State, Shape::kStates>(state);
         }
+        each_state<kStateRounds>([&](int round, int c, int n) {
+            if (first_channel + c >= p.dim) return;
+            const index_t channel = of_block(c);
+            store_state(p, at + channel * to.stride[1] + n * to.stride[2], own[round], factors[round],
+                        channel * p.d_state + n, time);
+            if (n == 0) *to.scale(slot, channel) = scale_of_factor(factors[round]);
+        });
     }
 
     // Stores zeros as the results of the tokens `begin` to `end` - 1.
@@ -177,30 +185,41 @@ struct TileScan {
  protected:
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_token(int begin, int end, BeforeTile before_tile) {
+        constexpr bool kIsDouble = Shape::kStages > 1;
         int tile = begin / kVec * kVec, stage = 0;
-        if (Shape::kStages > 1) fetch<kHasOutput>(stage, tile, begin, end);
+        if (kIsDouble) fetch<kHasOutput>(stage, 0, tile, end);
         Inputs inputs;
         if (kIsAhead) load_inputs(inputs, tile, begin, end);
         while (tile < end) {
             before_tile(tile);
             const int next = tile + Shape::kTile;
-            if (Shape::kStages == 1) {
+            // Brings B and C of the states from `first` on, and starts those that follow: of this tile or the next.
+            const auto bring = [&](int first) {
+                if (!kIsDouble) {
+                    __syncthreads();
+                    fetch<kHasOutput>(stage, first, tile, end);
+                }
+                if (!kIsAhead && first == 0) load_inputs(inputs, tile, begin, end);
+                if (kIsDouble && first > 0) stage ^= 1;
+                await<kHasOutput>(stage, first, tile, begin);
+                // They have arrived, and all threads have used those before them.
                 __syncthreads();
-                fetch<kHasOutput>(stage, tile, begin, end);
-            }
-            if (!kIsAhead) load_inputs(inputs, tile, begin, end);
-            wait_for_copies();
-            // The matrices of this tile have arrived, and all threads have used those of the tile before.
-            __syncthreads();
-            if (Shape::kStages > 1 && next < end) fetch<kHasOutput>(stage ^ 1, next, begin, end);
+                if (!kIsDouble) return;
+                if (Shape::kIsWide && first + Shape::kStates < p.d_state) {
+                    fetch<kHasOutput>(stage ^ 1, first + Shape::kStates, tile, end);
+                } else if (next < end) {
+                    fetch<kHasOutput>(stage ^ 1, 0, next, end);
+                }
+            };
+            bring(0);
             const Inputs now = inputs;
             if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
-            if (is_edge(tile, begin, end) || (kTakes && taken_count > 0)) {
-                advance<kHasOutput, true>(now, stage, tile, begin, end, [] {});
+            if (is_edge(tile, begin, end) || (kTakes && taken > 0)) {
+                advance<kHasOutput, true>(now, stage, tile, begin, end, bring, [] {});
             } else {
-                advance<kHasOutput, false>(now, stage, tile, begin, end, [] {});
+                advance<kHasOutput, false>(now, stage, tile, begin, end, bring, [] {});
             }
-            if (Shape::kStages > 1) stage ^= 1;
+            if (kIsDouble) stage ^= 1;
             tile = next;
         }
         __syncthreads();
@@ -215,10 +234,10 @@ struct TileScan {
         if (begin >= end) return;
         int tile = begin, stage = 0;
         copy_rows<kHasOutput>(stage, tile, end);
-        if (kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
+        if (kIsDouble) load_matrices<kHasOutput>(0, tile, begin, end);
         for (;;) {
             // Twice the registers: they are not held while results are finished.
-            if (!kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
+            if (!kIsDouble) load_matrices<kHasOutput>(0, tile, begin, end);
             store_matrices<kHasOutput>(stage);
             before_tile(tile);
             const int next = tile + Shape::kTile, other = kIsDouble ? stage ^ 1 : stage;
@@ -232,12 +251,18 @@ struct TileScan {
             }
             const Inputs inputs{own_tokens(stage, Rows::kU), own_tokens(stage, Rows::kDelta)};
             const auto load_next = [&] {
-                if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
+                if (kIsDouble && next < end) load_matrices<kHasOutput>(0, next, begin, end);
             };
-            if (is_edge(tile, begin, end) || (kTakes && taken_count > 0)) {
-                advance<kHasOutput, true>(inputs, stage, tile, begin, end, load_next);
+            const auto bring = [&](int first) {
+                load_matrices<kHasOutput>(first, tile, begin, end);
+                __syncthreads();
+                store_matrices<kHasOutput>(stage);
+                __syncthreads();
+            };
+            if (is_edge(tile, begin, end) || (kTakes && taken > 0)) {
+                advance<kHasOutput, true>(inputs, stage, tile, begin, end, bring, load_next);
             } else {
-                advance<kHasOutput, false>(inputs, stage, tile, begin, end, load_next);
+                advance<kHasOutput, false>(inputs, stage, tile, begin, end, bring, load_next);
             }
             if (!kIsDouble || next >= end) {
                 __syncthreads();
@@ -252,9 +277,9 @@ struct TileScan {
     }
 
     template <bool kHasOutput>
-    __device__ __forceinline__ void load_matrices(int tile, int begin, int end) {
-        B.load(p.B_stride[3], p.d_state, tile, begin, end);
-        if (kHasOutput) C.load(p.C_stride[3], p.d_state, tile, begin, end);
+    __device__ __forceinline__ void load_matrices(int first, int tile, int begin, int end) {
+        B.load(p.B_stride[3], p.d_state, first, tile, begin, end);
+        if (kHasOutput) C.load(p.C_stride[3], p.d_state, first, tile, begin, end);
     }
 
     template <bool kHasOutput>
@@ -263,11 +288,20 @@ struct TileScan {
         if (kHasOutput) C.store(shared.C[stage], p.d_state);
     }
 
-    // Visits the states of a block, neighbouring ones by neighbouring threads; a state always by the same thread.
-    template <typename Body>
+    // Visits states of the block's channels, neighbouring ones by neighbouring threads: calls body(round, the channel's
+    // number in the block, the state's number). Lanes that share tokens visit those of their own warp's channels.
+    static constexpr int kStateThreads = Shape::kSweeps ? Shape::kThreads : kWarpSize;
+    static constexpr int kStateChannels = kStateThreads / Shape::kGroup;
+    static_assert(!Shape::kIsWide || kStateChannels == 1, "a warp has the states of one channel");
+    static constexpr int kStateRounds = (kStateChannels * Shape::kMost + kStateThreads - 1) / kStateThreads;
+    template <int kUnroll, typename Body>
     __device__ __forceinline__ void each_state(Body body) const {
-        for (int i = static_cast<int>(threadIdx.x); i < Shape::kChannels * Shape::kStates; i += Shape::kThreads) {
-            if (i % Shape::kStates < p.d_state) body(i / Shape::kStates, i % Shape::kStates);
+        const int thread = static_cast<int>(threadIdx.x), first = thread / kStateThreads * kStateChannels;
+#pragma unroll kUnroll
+        for (int round = 0; round < kStateRounds; ++round) {
+            const int number = round * kStateThreads + thread % kStateThreads;
+            const int c = number / Shape::kMost, n = number % Shape::kMost;
+            if (c < kStateChannels && n < p.d_state) body(round, first + c, n);
         }
     }
 
@@ -349,7 +383,7 @@ struct TileScan {
 
     template <bool kIsEdge>
     __device__ __forceinline__ static void load_own(Own& to, const T* at, int first, int behind) {
-        if (kIsEdge) {
+        if (kIsEdge && (first > 0 || behind < kOwn)) {
             to.load_edge(at, 1, first, behind);
         } else {
             to.load(at, 1);
@@ -381,16 +415,26 @@ struct TileScan {
         }
     }
 
-    // Starts the copy of B and, for outputs, C of a tile to a stage of shared memory.
+    // Starts the copy of B and, for outputs, C of a tile to a stage of shared memory, for the states from `first` on:
+    // zeros in place of tokens from `end` on.
     template <bool kHasOutput>
-    __device__ __forceinline__ void fetch(int stage, int tile, int begin, int end) const {
-        if (is_edge(tile, begin, end)) {
-            B.copy_part(shared.B[stage], p.B_stride[2], p.d_state, tile, begin, end);
-            if (kHasOutput) C.copy_part(shared.C[stage], p.C_stride[2], p.d_state, tile, begin, end);
+    __device__ __forceinline__ void fetch(int stage, int first, int tile, int end) const {
+        if (tile + Shape::kTile > end) {
+            B.copy_front(shared.B[stage], p.B_stride[2], p.d_state, first, tile, end);
+            if (kHasOutput) C.copy_front(shared.C[stage], p.C_stride[2], p.d_state, first, tile, end);
         } else {
-            B.copy(shared.B[stage], p.B_stride[2], p.d_state, tile);
-            if (kHasOutput) C.copy(shared.C[stage], p.C_stride[2], p.d_state, tile);
+            B.copy(shared.B[stage], p.B_stride[2], p.d_state, first, tile);
+            if (kHasOutput) C.copy(shared.C[stage], p.C_stride[2], p.d_state, first, tile);
         }
+    }
+
+    // Waits for the copies, and makes zeros of tokens in front of `begin`.
+    template <bool kHasOutput>
+    __device__ __forceinline__ void await(int stage, int first, int tile, int begin) {
+        wait_for_copies();
+        if (tile >= begin) return;
+        B.clear_front(shared.B[stage], p.d_state, first, tile, begin);
+        if (kHasOutput) C.clear_front(shared.C[stage], p.d_state, first, tile, begin);
     }
 
     // Computes dt and dt * u of the tokens that this lane loads and joins them with those of the other parts.
@@ -420,10 +464,11 @@ struct TileScan {
         }
     }
 
-    // Scans one tile; tokens outside `begin` to `end` - 1 do not count. Calls after_states() when fewer registers are
-    // in use.
-    template <bool kHasOutput, bool kIsEdge, typename AfterStates>
-    __device__ __forceinline__ void advance(const Inputs& inputs, int stage, int tile, int begin, int end,
+    // Scans one tile; tokens outside `begin` to `end` - 1 do not count. B and C are there for the first kStates states;
+    // bring(first) has to bring those of others, and may change the stage. Calls after_states() when fewer registers
+    // are in use.
+    template <bool kHasOutput, bool kIsEdge, typename Bring, typename AfterStates>
+    __device__ __forceinline__ void advance(const Inputs& inputs, int& stage, int tile, int begin, int end, Bring bring,
                                             AfterStates after_states) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         Own raw_z;
@@ -443,10 +488,11 @@ struct TileScan {
         tokens.behind = behind;
         tokens.taken = -1;
         if constexpr (kIsEdge && kTakes) {
-            for (int i = 0, place = -1, before = -1; i < taken_count; ++i) {
-                place += taken[i] != before;
-                before = taken[i];
-                const int own = taken_from + before - 1 - tile - lane * kTokens;
+            const int* const positions = cursor->positions + cursor->now;
+            for (int i = 0, place = -1, before = -1; i < taken; ++i) {
+                place += positions[i] != before;
+                before = positions[i];
+                const int own = cursor->begin + before - 1 - tile - lane * kTokens;
                 if (own < 0 || own >= kTokens) continue;
                 tokens.taken = own;
                 tokens.place = place;
@@ -454,8 +500,14 @@ struct TileScan {
         }
         prepare<kIsEdge>(inputs, tokens);
         steps += tokens.sum;
-        for (int n = 0; n < p.d_state; n += kParts * kAtOnce) {
-            advance_states<kHasOutput, kIsEdge>(shared, stage, local, lane, n + part, tokens);
+        for (int at = 0;;) {
+            const int count = Shape::kIsWide ? min(p.d_state - at, Shape::kStates) : p.d_state;
+            for (int n = 0; n < count; n += kParts * kAtOnce) {
+                advance_states<kHasOutput, kIsEdge>(shared, stage, local, lane, at, n + part, tokens);
+            }
+            at += Shape::kStates;
+            if (!Shape::kIsWide || at >= p.d_state) break;
+            bring(at);
         }
         after_states();
         if (!kHasOutput) return;
@@ -481,7 +533,7 @@ struct TileScan {
         }
         if (is_idle) return;
         T* const at = out + tile;
-        if (is_whole) {
+        if (is_whole || (first <= 0 && behind >= kOwn)) {
             store_tokens<kVec>(at, 1, results);
             return;
         }

@@ -109,42 +109,69 @@ __device__ __forceinline__ StateSlots<state_t> snapshots_of(const SelectiveScanV
             static_cast<float*>(p.snapshots_in_pool ? p.state_scale : p.snapshot_scale), p.snapshot_scale_stride};
 }
 
+// Where a sequence lies among the tokens and which state it begins with, by loads that are all under way at once.
+// kBatch as in first_token_of().
+struct SequenceStart {
+    int begin;
+    int end;
+    int slot;      // -1 where results are zeros
+    bool goes_on;  // from the state in the slot
+
+    template <bool kBatch>
+    __device__ __forceinline__ static SequenceStart load(const SelectiveScanVarlenOperands& p, int number) {
+        const bool is_row = kBatch && p.seqlen > 0, is_sequence = number >= 0 && number < p.sequences;
+        const Borders<SelectiveScanVarlenOperands> borders(p);
+        const RawIndex raw_begin = borders.load(number), raw_end = borders.load(number + 1);
+        RawIndex raw_slot;
+        unsigned char past = 0;
+        const bool has_index = is_sequence && p.has_states && p.cache_indices != nullptr && p.state_column == nullptr;
+        if (has_index) raw_slot.load(p.cache_indices, number * p.cache_indices_stride, p.cache_indices_is_int64);
+        if (is_sequence && p.has_states && p.has_initial_state != nullptr) {
+            past = static_cast<const unsigned char*>(p.has_initial_state)[number * p.has_initial_state_stride];
+        }
+        SequenceStart start;
+        start.begin = is_row ? first_token_of<kBatch>(p, number) : borders.token(raw_begin, number);
+        start.end = is_row ? first_token_of<kBatch>(p, number + 1) : borders.token(raw_end, number + 1);
+        start.slot = has_index ? slot_in_pool(p, raw_slot.value(p.cache_indices_is_int64)) : load_start_slot(p, number);
+        start.goes_on = past != 0;
+        return start;
+    }
+};
+
 // Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot, token,
 // place) for each snapshot when `token`, which it follows, has been walked: of the scan's states where `place` is -1,
 // or of those taken inside a tile that have this number. Where states cannot be taken the walk ends, and another one
 // begins. lane_of(at, token) is -1 where a tile of the walk from token `at` on begins with `token`; else the number of
 // the lane that has the token in front of it, counted on from tile to tile, or anything else where no states are taken.
-// wait() is called before states are stored.
-template <typename Scan, typename LaneOf, typename Wait, typename Store>
+template <typename Scan, typename LaneOf, typename Store>
 __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, SnapshotCursor& cursor,
-                                                  Scan& scan, int number, int begin, int end, LaneOf lane_of, Wait wait,
+                                                  Scan& scan, int number, int begin, int end, LaneOf lane_of,
                                                   Store store) {
-    cursor.start(p, number, end - begin);
-    int next = cursor.token(begin);
-    const auto store_next = [&](int token, int place) {
-        store(cursor.slot(), token - begin - 1, place);
-        cursor.go_on(p, number, end - begin);
-        next = cursor.token(begin);
+    cursor.start(p, number, begin, end);
+    int next = cursor.token();
+    const auto store_next = [&](int place) {
+        const int token = next - uniform(cursor.begin) - 1;
+        store(cursor.go_on(p, next), token, place);
     };
     const auto keep = [&](int token) {
         if constexpr (Scan::kTakes) {
-            if (scan.taken_count > 0) wait();
-            for (int place = -1, before = -1; scan.taken_count > 0; --scan.taken_count) {
+            if (scan.taken > 0) sync_warp();
+            for (int place = -1, before = -1; scan.taken > 0; --scan.taken) {
                 place += next != before;
                 before = next;
-                store_next(next, place);
+                store_next(place);
             }
         }
         if (next != token) return;
-        wait();
-        do { store_next(token, -1); } while (next == token);
+        sync_warp();
+        do { store_next(-1); } while (next == token);
     };
-    for (int at = begin, to = begin;; at = to) {
+    for (int at = begin;;) {
         keep(at);
         if (at >= end) return;
         const int first = uniform(cursor.now);
         const auto interrupts = [&](int i) {
-            const auto lane = [&](int j) { return lane_of(at, begin + cursor.positions[j]); };
+            const auto lane = [&](int j) { return lane_of(at, cursor.begin + cursor.positions[j]); };
             const int own = lane(i);
             if constexpr (Scan::kTakes) {
                 if (own < 0 || i == first) return false;
@@ -154,17 +181,15 @@ __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOpera
             }
             return own >= 0;
         };
-        to = begin + cursor.first_where(interrupts, end - begin);
+        const int to = cursor.first_where(interrupts);
         scan.template walk<true>(at, to, [&](int token) {
             keep(token);
             if constexpr (Scan::kTakes) {
                 const int behind = min(to, token + Scan::kTile);
-                if (next >= behind) return;
-                scan.taken = cursor.positions + uniform(cursor.now);
-                scan.taken_from = begin;
-                scan.taken_count = cursor.count_before(behind - begin);
+                if (next < behind) scan.taken = cursor.count_before(behind);
             }
         });
+        at = to;
     }
 }
 

@@ -39,14 +39,16 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ TileShared<Shape> shared;
     const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
     const int batch = static_cast<int>(row_block.quotient);
-    SweepScan<Shape, SweptOperands> scan(p, shared, batch, static_cast<int>(row_block.remainder) * Shape::kChannels);
-    if (p.initial_state != nullptr) {
+    const int first_channel = static_cast<int>(row_block.remainder) * Shape::kChannels;
+    SweepScan<Shape, SweptOperands> scan(p, shared, batch, first_channel, [&](index_t channel, int n) {
+        if (p.initial_state == nullptr) return 0.0f;
         const index_t* const stride = p.initial_state_stride;
-        scan.load_states(p.initial_state + batch * stride[0], stride[1], stride[2]);
-    }
+        const float* const at = p.initial_state + batch * stride[0] + channel * stride[1] + n * stride[2];
+        return load<1, Memory::kMutable>(at).to_float(0);
+    });
     const auto store_states = [&](int token) {
         if (token == 0 || token % kChunk != 0) return;
-        __syncthreads();
+        scan.wait_for_states();
         const index_t chunk = static_cast<index_t>(batch) * p.chunks + token / kChunk;
         scan.store_states(p.scratch + p.states_at + chunk * p.dim * p.d_state, p.d_state, 1);
     };

@@ -4,16 +4,17 @@
 // form is the last.
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), the tokens contiguous
-// and rows aligned to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16. kLanes
-// lanes own a channel of a segment, the tokens of a row or some of its chunks, and kTokens consecutive tokens each of a
-// tile; or kParts times as many lanes, each with a part of the states. One lane of several parts walks all tokens. The
-// states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B and C of the
-// tile, decay rates and states of the block's channels.
+// and rows aligned to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16, or up
+// to 256. kLanes lanes own a channel of a segment, the tokens of a row or some of its chunks, and kTokens consecutive
+// tokens each of a tile; or kParts times as many lanes, each with a part of the states. One lane of several parts walks
+// all tokens. The states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B
+// and C of the tile, decay rates and states of the block's channels.
 //
 // input_t  u, delta, z, out, B and C    kLanes     lanes that share a channel's tokens    kParts  partitions of d_state
 // kAtOnce  states computed interleaved  kTokens    tokens per lane of a tile
 // kResident  blocks per multiprocessor  kByChannel channels and states are contiguous, not tokens
 // kStatesOnly  the states behind segments in place of results
+// kWide  d_state is more than 16
 #include "selective_scan/scan_segments.cuh"
 #include "selective_scan/scan_sweeps.cuh"
 
@@ -22,18 +23,19 @@ struct SelectiveScanTilesFwdParams {
 };
 
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly>
+          bool kStatesOnly, bool kWide>
 struct SelectiveScanTilesFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kResident;
-    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false>;
+    using Shape =
+        TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide ? kMostStates : 16>;
     static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly,
+          bool kStatesOnly, bool kWide,
           typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident,
-                                                        kByChannel, kStatesOnly>>
+                                                        kByChannel, kStatesOnly, kWide>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_tiles_fwd_kernel(const SelectiveScanTilesFwdParams params) {
     using Shape = typename Traits::Shape;
@@ -41,7 +43,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ TileShared<Shape> shared;
     const ScanSegment<Shape> segment(p);
     if (kStatesOnly && segment.is_last(p)) return;
-    ScanOf<Shape, SelectiveScanOperands> scan(p, shared, segment.batch, segment.first_channel);
+    const float* states = nullptr;
+    index_t channel_step = p.initial_state_stride[1], step = p.initial_state_stride[2];
+    if (!kStatesOnly && p.segments.divisor > 1) {
+        states = ScanScratch(p).state(p, segment.batch, segment.number, 0);
+        channel_step = p.d_state;
+        step = 1;
+    } else if (!kStatesOnly && p.initial_state != nullptr) {
+        states = p.initial_state + segment.batch * p.initial_state_stride[0];
+    }
+    ScanOf<Shape, SelectiveScanOperands> scan(
+        p, shared, segment.batch, segment.first_channel, [&](index_t channel, int n) {
+            if (states == nullptr) return 0.0f;
+            return load<1, Memory::kMutable>(states + channel * channel_step + n * step).to_float(0);
+        });
     if constexpr (kStatesOnly) {
         scan.template walk<false>(segment.begin, segment.end, [](int) {});
         const ScanScratch scratch(p);
@@ -51,21 +66,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             *scratch.step(p, segment.batch, segment.number, scan.channel) = steps;
         }
     } else {
-        const index_t* stride = p.initial_state_stride;
-        if (p.segments.divisor > 1) {
-            scan.load_states(ScanScratch(p).state(p, segment.batch, segment.number, 0), p.d_state, 1);
-        } else if (p.initial_state != nullptr) {
-            scan.load_states(p.initial_state + segment.batch * stride[0], stride[1], stride[2]);
-        }
         scan.template walk<true>(segment.begin, segment.end, [&](int token) {
             if (p.chunk_states == nullptr || token % segment.kChunk != 0) return;
-            __syncthreads();
-            const index_t* stride = p.chunk_states_stride;
-            float* const states = p.chunk_states + segment.batch * stride[0] + token / segment.kChunk * stride[1];
-            scan.store_states(states, stride[2], stride[3]);
+            scan.wait_for_states();
+            const index_t* const stride = p.chunk_states_stride;
+            float* const kept = p.chunk_states + segment.batch * stride[0] + token / segment.kChunk * stride[1];
+            scan.store_states(kept, stride[2], stride[3]);
         });
         if (p.last_state != nullptr && segment.is_last(p)) {
-            stride = p.last_state_stride;
+            const index_t* const stride = p.last_state_stride;
             scan.store_states(p.last_state + segment.batch * stride[0], stride[1], stride[2]);
         }
     }

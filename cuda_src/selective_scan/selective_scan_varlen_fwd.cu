@@ -32,15 +32,15 @@ struct SelectiveScanVarlenFwdTraits {
 template <typename Shape, typename state_t, bool kSnapshots>
 __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, int channel, int number) {
     constexpr bool kBatch = kSnapshots;
-    const int begin = first_token_of<kBatch>(p, number), end = first_token_of<kBatch>(p, number + 1);
-    const int slot = load_start_slot(p, number);
+    const SequenceStart start = SequenceStart::load<kBatch>(p, number);
+    const int begin = start.begin, end = start.end, slot = start.slot;
     ChannelScan<Shape, SelectiveScanVarlenOperands> scan(p, kBatch ? number : 0, channel);
     if (slot < 0) {
         if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;
     }
     const StateSlots<state_t> pool = pool_of<state_t>(p);
-    if (p.has_states && has_past(p, number)) {
+    if (start.goes_on) {
         const state_t* const states = pool.states + scan.channel * pool.stride[1] + slot * pool.stride[0];
         const float scale = pool.load_scale(slot, scan.channel);
         Vec<state_t, 1> raw[Shape::kStates];
@@ -70,7 +70,7 @@ __device__ __forceinline__ void scan_long(const SelectiveScanVarlenOperands& p, 
         SnapshotCursor& cursor = cursors[threadIdx.x / kWarpSize];
         walk_by_snapshots(
             p, cursor, scan, number, begin, end,
-            [](int, int token) { return token % Shape::kTokens == 0 ? -1 : token / Shape::kTokens; }, [] {},
+            [](int, int token) { return token % Shape::kTokens == 0 ? -1 : token / Shape::kTokens; },
             [&](int at, int token, int) { store_states(snapshots_of<state_t>(p), at, token); });
     } else {
         scan.template walk<true>(begin, end, [](int) {});

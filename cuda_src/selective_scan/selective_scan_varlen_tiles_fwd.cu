@@ -3,7 +3,7 @@
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), the tokens contiguous and rows aligned
 // to 16 bytes, wherever among them a sequence begins, or the channels and the states contiguous and tokens aligned;
-// d_state up to 16; the pool (slots, dim, d_state) of any strides.
+// d_state up to 16, or up to 256; the pool (slots, dim, d_state) of any strides.
 // kLanes lanes own a channel of a sequence and kTokens consecutive tokens each of a tile, or kParts times as many
 // lanes, each with a part of the states; one lane of several parts walks all tokens. When sequences are alike a block
 // has one of them. When they are mixed the first blocks visit the long ones `before`, `before + long_at_a_time`, … The
@@ -18,6 +18,7 @@
 // kResident  blocks per multiprocessor   kByChannel  channels and states are contiguous, not tokens
 // kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
+// kWide      d_state is more than 16
 #include "selective_scan/scan_few_apart.cuh"
 #include "selective_scan/scan_few_windows.cuh"
 #include "selective_scan/scan_sweeps.cuh"
@@ -27,7 +28,7 @@ struct SelectiveScanVarlenTilesFwdParams {
 };
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kByChannel, bool kMixed, bool kSnapshots>
+          bool kByChannel, bool kMixed, bool kSnapshots, bool kWide>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
     // Walking token by token takes registers: snapshots some more, above all as codes, and tokens apart those of their
@@ -49,7 +50,8 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kNarrowStates = 8;
     static constexpr bool kIsNarrow = sizeof(state_t) < sizeof(float) && !kSnapshots;
     static constexpr int kWindowStates = kIsNarrow ? kNarrowStates : kFewStates;
-    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps>;
+    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps,
+                           kWide ? kMostStates : 16>;
     using Few = Select<kByChannel, FewScan<FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>>,
                        WindowScan<FewShape<kThreads, input_t, state_t, 16 / kWindowStates, kWindowStates, Long::kVec>>>;
     // What short sequences need is larger. Where there are none it would be missing in the L1 cache: on an H200 one
@@ -67,25 +69,19 @@ struct SweepSnapshots {
 
     const SelectiveScanVarlenOperands& p;
     SnapshotCursor& cursor;  // of the warp
-    int number;              // of the sequence
-    int begin;               // its first token
-    int end;
 
-    // start() and store() return the token in front of which the next states are kept.
-    __device__ __forceinline__ int start() {
-        cursor.start(p, number, end - begin);
-        return cursor.token(begin);
-    }
+    // The token in front of which the next states are kept.
+    __device__ __forceinline__ int next() const { return cursor.token(); }
 
-    // Stores the states in front of that token wherever they go to.
+    // Stores the states in front of that token, `token`, wherever they go to; returns the next one.
     template <typename Scan>
-    __device__ __forceinline__ int store(const Scan& scan, const float* states) {
-        const int position = cursor.position();
+    __device__ __forceinline__ int store(const Scan& scan, const float* states, int token) {
+        int next = token;
         do {
-            scan.store_own(states, snapshots_of<state_t>(p), cursor.slot(), {number, position - 1});
-            cursor.go_on(p, number, end - begin);
-        } while (cursor.position() == position);
-        return cursor.token(begin);
+            const int slot = cursor.go_on(p, next);
+            scan.store_own(states, snapshots_of<state_t>(p), slot, {cursor.number, token - 1 - cursor.begin});
+        } while (next == token);
+        return next;
     }
 };
 
@@ -93,30 +89,35 @@ struct SweepSnapshots {
 template <typename Shape, typename state_t, bool kMixed, bool kSnapshots>
 __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands& p, TileShared<Shape>& shared,
                                               int first_channel, int number) {
-    const int begin = uniform(first_token_of<!kMixed>(p, number)),
-              end = uniform(first_token_of<!kMixed>(p, number + 1));
+    const SequenceStart start = SequenceStart::load<!kMixed>(p, number);
+    const int begin = uniform(start.begin), end = uniform(start.end), slot = uniform(start.slot);
     if (begin >= end) return;
-    const int slot = uniform(load_start_slot(p, number));
-    ScanOf<Shape, SelectiveScanVarlenOperands> scan(p, shared, kMixed ? 0 : number, first_channel);
+    const StateSlots<state_t> pool = pool_of<state_t>(p);
+    ScanOf<Shape, SelectiveScanVarlenOperands> scan(
+        p, shared, kMixed ? 0 : number, first_channel, [&](index_t channel, int n) {
+            if (slot < 0 || !start.goes_on) return 0.0f;
+            const state_t* const at =
+                pool.states + slot * pool.stride[0] + channel * pool.stride[1] + n * pool.stride[2];
+            return load<1, Memory::kMutable>(at).to_float(0) * pool.load_scale(slot, channel);
+        });
     if (slot < 0) {
         if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;
     }
-    const StateSlots<state_t> pool = pool_of<state_t>(p);
-    if (p.has_states && has_past(p, number)) scan.load_slot(pool, slot);
     if constexpr (kSnapshots) {
         __shared__ SnapshotCursor cursors[Shape::kThreads / kWarpSize];
         SnapshotCursor& cursor = cursors[threadIdx.x / kWarpSize];
         if constexpr (Shape::kSweeps) {
-            scan.template walk<true>(begin, end, [](int) {}, SweepSnapshots<state_t>{p, cursor, number, begin, end});
+            cursor.start(p, number, begin, end);
+            scan.template walk<true>(begin, end, [](int) {}, SweepSnapshots<state_t>{p, cursor});
         } else {
+            scan.cursor = &cursor;
             walk_by_snapshots(
                 p, cursor, scan, number, begin, end,
                 [](int from, int token) {
                     const int inside = token - from / Shape::kAlign * Shape::kAlign;
                     return inside % Shape::kTile == 0 ? -1 : (inside - 1) / Shape::kTokens;
                 },
-                [] { __syncthreads(); },
                 [&](int at, int token, int place) {
                     scan.store_slot(place < 0 ? shared.state : shared.taken[place], snapshots_of<state_t>(p), at,
                                     {number, token});
@@ -130,12 +131,15 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
 }
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kByChannel, bool kMixed, bool kSnapshots,
+          bool kByChannel, bool kMixed, bool kSnapshots, bool kWide,
           typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens,
-                                                              kResident, kByChannel, kMixed, kSnapshots>>
+                                                              kResident, kByChannel, kMixed, kSnapshots, kWide>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;
+    constexpr int kCursors = kSnapshots ? Traits::kThreads / kWarpSize : 0;
+    static_assert(sizeof(typename Traits::Shared) + kCursors * sizeof(SnapshotCursor) <= 48 * 1024,
+                  "a block has 48 KB of shared memory without asking for more");
     __shared__ typename Traits::Shared shared;
     const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
     const int row = static_cast<int>(row_block.quotient);

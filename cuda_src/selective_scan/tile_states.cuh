@@ -32,20 +32,22 @@ __device__ __forceinline__ Vec<typename Shape::input_t, Shape::kVec> take(
     return load<Shape::kVec, Memory::kMutable>(from[n][i][TileShared<Shape>::column(i, lane)]);
 }
 
-// Advances kAtOnce states n, n + kParts, … of a channel of the block by the tokens of a tile.
+// Advances kAtOnce states n, n + kParts, … of a channel of the block by the tokens of a tile, counted from `first` on:
+// the state that B and C in shared memory begin with.
 template <bool kHasOutput, bool kIsEdge, typename Shape>
-__device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int n,
-                                               TileTokens<Shape>& tokens) {
+__device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int first,
+                                               int n, TileTokens<Shape>& tokens) {
     constexpr int kVec = Shape::kVec;
     constexpr int kTokens = Shape::kTokens;
     constexpr int kLanes = Shape::kLanes;
     constexpr int kParts = Shape::kParts;
     constexpr int kAtOnce = Shape::kAtOnce;
+    const int own = (Shape::kIsWide ? first : 0) + n;
     float rate[kAtOnce], before[kAtOnce], h[kAtOnce], decay[kAtOnce][kTokens], input[kAtOnce][kTokens];
 #pragma unroll
     for (int s = 0; s < kAtOnce; ++s) {
-        rate[s] = shared.rate[channel][n + s * kParts];
-        before[s] = shared.state[channel][n + s * kParts];
+        rate[s] = shared.rate[channel][own + s * kParts];
+        before[s] = shared.state[channel][own + s * kParts];
         h[s] = kLanes == 1 ? before[s] : 0.0f;
     }
 #pragma unroll
@@ -71,7 +73,7 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s) {
             // All lanes have read the state before: the last lane's result depends on all of them.
-            if (lane == kLanes - 1) shared.state[channel][n + s * kParts] = h[s];
+            if (lane == kLanes - 1) shared.state[channel][own + s * kParts] = h[s];
             h[s] = begins[s];
         }
     }
@@ -96,12 +98,12 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
         if constexpr (kTakes) {
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s) {
-                if (tokens.taken >= 0) shared.taken[tokens.place][channel][n + s * kParts] = taken[s];
+                if (tokens.taken >= 0) shared.taken[tokens.place][channel][own + s * kParts] = taken[s];
             }
         }
     }
     if (kLanes == 1) {
 #pragma unroll
-        for (int s = 0; s < kAtOnce; ++s) shared.state[channel][n + s * kParts] = h[s];
+        for (int s = 0; s < kAtOnce; ++s) shared.state[channel][own + s * kParts] = h[s];
     }
 }

@@ -3,13 +3,17 @@
 
 #include "common/vec.cuh"
 
+// States per channel at most, of any kernel.
+inline constexpr int kMostStates = 256;
+
 // kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
 // interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions. With
 // one lane and several partitions each lane walks all tokens (selective_scan/scan_sweeps.cuh).
 // kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: states inside a tile
-// can be taken, behind one token of a lane at most and behind kTaken in all.
+// can be taken, behind one token of a lane at most and behind kTaken in all. kMost: states per channel at most; with
+// more than kStates, a tile's B and C are in shared memory for kStates of them at a time.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
-          bool kTakes_>
+          bool kTakes_, int kMost_ = 16>
 struct TileShape {
     using input_t = T;
     static constexpr bool kByChannel = kByChannel_;
@@ -26,14 +30,16 @@ struct TileShape {
     static constexpr int kSweep = kParts == 2 && !(kByChannel && sizeof(T) == 4) ? 16 : 4 * kParts;
     static constexpr int kOwn = (kSweeps ? kSweep : kTokens) / kParts;
     static constexpr int kTile = kLanes * kTokens;
-    static constexpr int kTaken = kTile > 64 ? kTile / 64 : 1;
     static constexpr int kChannels = kThreads / kGroup;  // per block
-    static constexpr int kStates = 16;                   // per channel at most
+    static constexpr int kStates = 16;
+    static constexpr int kMost = kMost_;
+    static constexpr bool kIsWide = kMost > kStates;
+    static constexpr int kTaken = kTile > 64 && !kIsWide ? kTile / 64 : 1;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
     static constexpr int kAlign = kByChannel ? 1 : kVec;  // a tile begins with a multiple of this many tokens
     static constexpr int kVectors = kTokens / kVec;       // per lane of a tile
     // Stages of what is in shared memory for a tile: with two, the next tile's is copied while this tile's is used.
-    static constexpr bool kHasRoom = kByChannel ? sizeof(T) == 2 : kTile * sizeof(T) <= 512;
+    static constexpr bool kHasRoom = kByChannel ? sizeof(T) == 2 && !kIsWide : kTile * sizeof(T) <= 512;
     static constexpr int kStages = kHasRoom && !kSweeps ? 2 : 1;
 
     // The number of this thread's part, and of its channel in the block. In sweeps the lowest bit and the highest ones
@@ -74,7 +80,7 @@ struct NoTileRows {};
 
 // The states of the channels of a block, with a gap that keeps channels in different banks.
 template <typename Shape>
-using TileStates = float[Shape::kChannels][Shape::kStates + 1];
+using TileStates = float[Shape::kChannels][Shape::kMost + 1];
 
 template <typename Shape>
 using TakenStates = TileStates<Shape>[Shape::kTaken];
@@ -140,17 +146,26 @@ struct MatrixCopy {
     __device__ __forceinline__ MatrixCopy(const T* matrix, index_t stride)
         : at(opaque(matrix + first_row() * stride + number() * kVec)) {}
 
-    // All tokens of the tile, asynchronously.
-    __device__ __forceinline__ void copy(Matrix& to, index_t stride, unsigned d_state, int tile) const {
-        each_row(to, stride, d_state, tile, [](T* place, const T* from) { copy_async(place, from); });
+    // All tokens of the tile, asynchronously, for kStates states from `first` on.
+    __device__ __forceinline__ void copy(Matrix& to, index_t stride, unsigned d_state, int first, int tile) const {
+        each_row(to, stride, d_state, first, tile, [](T* place, const T* from) { copy_async(place, from); });
     }
 
-    // The tokens `begin` to `end` - 1 of the tile; the others become zero.
-    __device__ __forceinline__ void copy_part(Matrix& to, index_t stride, unsigned d_state, int tile, int begin,
-                                              int end) const {
-        const int token = tile + static_cast<int>(number()) * kVec;
-        each_row(to, stride, d_state, tile,
-                 [=](T* place, const T* from) { store(place, load_part<kVec>(from, begin - token, end - token)); });
+    // The same for those in front of `end`; the others become zero.
+    __device__ __forceinline__ void copy_front(Matrix& to, index_t stride, unsigned d_state, int first, int tile,
+                                               int end) const {
+        const int bytes = min(max(end - token(tile), 0), kVec) * static_cast<int>(sizeof(T));
+        each_row(to, stride, d_state, first, tile,
+                 [=](T* place, const T* from) { copy_front_async(place, from, bytes); });
+    }
+
+    // Makes zeros of what this thread has copied of tokens in front of `begin`, which is less than a vector.
+    __device__ __forceinline__ void clear_front(Matrix& to, unsigned d_state, int first, int tile, int begin) const {
+        const int count = begin - token(tile);
+        if (count <= 0) return;
+        each_row(to, 0, d_state, first, tile, [=](T* place, const T*) {
+            store(place, keep_part(load<kVec, Memory::kMutable>(place), count, kVec));
+        });
     }
 
     // Where this thread's first vector of a matrix is as it was copied, and as floats.
@@ -179,13 +194,19 @@ struct MatrixCopy {
 
  private:
     __device__ __forceinline__ static unsigned first_row() { return threadIdx.x / kRowVectors; }
-    // The number of the thread's vector in a row.
+    // The number of the thread's vector in a row, and its first token.
     __device__ __forceinline__ static unsigned number() { return threadIdx.x % kRowVectors; }
+    __device__ __forceinline__ static int token(int tile) { return tile + static_cast<int>(number()) * kVec; }
 
     template <typename Copy>
-    __device__ __forceinline__ void each_row(Matrix& to, index_t stride, unsigned d_state, int tile, Copy copy) const {
+    __device__ __forceinline__ void each_row(Matrix& to, index_t stride, unsigned d_state, int first, int tile,
+                                             Copy copy) const {
         const unsigned lane = number() / Shape::kVectors, i = number() % Shape::kVectors;
         const T* from = at + tile;
+        if (Shape::kIsWide) {
+            from += first * stride;
+            d_state -= first;
+        }
 #pragma unroll
         for (unsigned round = 0; round < kRounds; ++round) {
             const unsigned n = first_row() + round * kRows;
@@ -212,13 +233,13 @@ struct MatrixTurn {
 
     __device__ __forceinline__ MatrixTurn(const T* matrix_, index_t) : matrix(matrix_) {}
 
-    // The tokens `begin` to `end` - 1 of a tile; the others become zero.
-    __device__ __forceinline__ void load(index_t step, int d_state, int tile, int begin, int end) {
+    // The tokens `begin` to `end` - 1 of a tile, for kStates states from `first` on; the others become zero.
+    __device__ __forceinline__ void load(index_t step, int d_state, int first, int tile, int begin, int end) {
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
 #pragma unroll
             for (int t = 0; t < kTokens; ++t) {
-                const int token = tile + token_of(round) + t, n = state_of(round);
+                const int token = tile + token_of(round) + t, n = (Shape::kIsWide ? first : 0) + state_of(round);
                 raw[round][t] = Vec<T, kVec>::zero();
                 if (n < d_state && token >= begin && token < end) {
                     raw[round][t] = ::load<kVec>(matrix + token * step + n);

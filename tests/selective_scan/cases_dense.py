@@ -122,7 +122,7 @@ UNIT = (
     Case(1, 20, 600, 20, 4, "float32", constants="BC", without="delta_bias", others="strided"),
     Case(1, 3, 516, 50, 3, "float16", others="backward"),
     Case(1, 2, 520, 256, layout="backward_seq", matrices="backward"),
-    Case(1, 3, 1032, 24),
+    Case(1, 3, 1032, 26),
     # The same for kernels with lanes that share tokens.
     Case(1, 3, 1024, 12, dtype="float32"),
     Case(1, 3, 768, 5, dtype="float16"),
@@ -151,6 +151,13 @@ UNIT = (
     Case(1, 8, 300, 4, dtype="float32", layout="last_sliced_dim", matrices="by_state_fused"),
     Case(1, 12, 530, 12, dtype="float32", **TURNED),
     Case(2, 24, 300, without=NO_STATES, **TURNED),
+    # More states than a tile has B and C for at a time: the last ones fewer, and blocks beyond the last channel.
+    Case(1, 9, 536, 20),
+    Case(2, 5, 300, 40, dtype="float32"),
+    Case(2, 8, 256, 256, 2, dtype="float16", without=NO_STATES),
+    Case(1, 24, 530, 24, 2, **TURNED),
+    Case(2, 8, 140, 40, dtype="float16", without="D z delta_bias chunk_states_out", **TURNED),
+    Case(2, 24, 300, 24, **TURNED, processors=1),
     # What there is to compute, by kernels that are built anyhow.
     Case(2, 35, 43),
     Case(2, 35, 43, loud=20),

@@ -280,6 +280,25 @@ UNIT = (
     ),
     Case(128, "200+236+300+200", state_dtype="float8_e4m3fn", moved=True, seed=3),
     without_pool(Case(35, "9+70+3", snapshots="own", state_dtype="int8")),
+    # More states than a tile has B and C for at a time: the last ones fewer, and blocks beyond the last channel.
+    *(
+        Case(dim, spec, d_state, **kind, **way, every=every)
+        for dim, spec, d_state, every, kind in (
+            (9, "off3+300+0+536+9+off8", 20, 0, {}),
+            (5, "300+3x1+289", 40, 7, {"dtype": "float32", "state_dtype": "bfloat16"}),
+            (8, "200+236+300", 24, 40, {"groups": 2, "dtype": "float16", "state_dtype": "int8"}),
+            (24, "off3+300+236", 24, 50, {**TURNED, "state_dtype": "int16"}),
+            (8, "140+209", 40, -40, {**TURNED, "dtype": "float16", "state_dtype": "float16"}),
+        )
+        for way in (
+            {"moved": True, "slots": "odd", "keep": True},
+            {"snapshots": "own", "slots": "odd", "longer": 2},
+            {"snapshots": "pool", "initial": "all", "index": "mixed"},
+        )
+        if way.get("snapshots") or not every or kind.get("dtype") != "float16"
+    ),
+    Case(4, "300+204", 256, state_dtype="float8_e4m3fn", initial="all", seed=5),
+    *(Case(24, "140+off2+203", 24, **TURNED, state_dtype=states, processors=1) for states in ("float32", "int8")),
     # Rows of a batch.
     *(
         Case(dim, spec, d_state, layout=layout, **way, dense=True)
@@ -294,6 +313,7 @@ UNIT = (
             (35, "2x40", 5, "backward_rows", {"pool": "sliced", "others": "strided"}),
             (150, "3x16", 16, "channel_first", {"groups": 1, "slots": "odd", "keep": True, "state_dtype": "int8"}),
             (35, "3x72", 6, "channel_first", {"groups": 1, "moved": True, "snapshots": "own"}),
+            (8, "2x300", 40, "channel_first", {"groups": 1, "slots": "odd", "snapshots": "pool"}),
             *(
                 (40, spec, 8, "channel_last", {"groups": 1, "matrices": "by_state", "dtype": "float32", **way})
                 for spec, way in (("3x72", {"params": ""}), ("2x16", {"snapshots": "own"}))

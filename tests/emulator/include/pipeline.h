@@ -20,8 +20,16 @@ __forceinline__ void start_copy_of(void* shared, const void* global) {
 
 }  // namespace emulator
 
-__forceinline__ void __pipeline_memcpy_async(void* shared, const void* global, std::size_t bytes) {
-    if (bytes == sizeof(uint4)) {
+// Of the bytes the last `zeros` are not read, but become zero at once.
+__forceinline__ void __pipeline_memcpy_async(void* shared, const void* global, std::size_t bytes,
+                                             std::size_t zeros = 0) {
+    if (zeros > 0) {
+        const std::size_t front = bytes - zeros;
+        for (std::size_t i = 0; i < front; ++i) static_cast<void>(static_cast<const volatile char*>(global)[i]);
+        std::memset(shared, 0xff, front);
+        std::memset(static_cast<char*>(shared) + front, 0, zeros);
+        if (front > 0) emulator::start_copy(shared, global, front);
+    } else if (bytes == sizeof(uint4)) {
         emulator::start_copy_of<uint4>(shared, global);
     } else if (bytes == sizeof(uint2)) {
         emulator::start_copy_of<uint2>(shared, global);

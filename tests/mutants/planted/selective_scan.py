@@ -53,6 +53,13 @@ _CODES_RANDOM = (
     "selective_scan_varlen_fn-128-9x2+24+30+3+269-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
     "-longer_2-snapshots_own-seed_11"
 )
+_WIDE = "selective_scan_fn-1-9-536-d_state_20"
+_WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
+_WIDE_CODES = "selective_scan_varlen_fn-4-300+204-d_state_256-state_dtype_float8_e4m3fn-initial_all-seed_5"
+_WIDE_KEPT = (
+    "selective_scan_varlen_fn-8-200+236+300-d_state_24-groups_2-dtype_float16-state_dtype_int8-slots_odd-longer_2"
+    "-snapshots_own-every_40"
+)
 _BATCH_LANES = "selective_scan_varlen_fn-35-3x9-layout_channel_first-slots_odd-keep-dense"
 _BATCH_TILES = "selective_scan_varlen_fn-128-3x136-groups_1-layout_channel_first-slots_odd-snapshots_pool-dense"
 
@@ -104,14 +111,14 @@ MUTANTS = (
         "selective_scan/selective_scan_carry.cu",
         "h = fmaf(h, exp2_approx(rate * steps[i]), behind[i]);",
         "h += behind[i];",
-        ("selective_scan_fn-1-3-1032-d_state_24",),
+        ("selective_scan_fn-1-3-1032-d_state_26",),
     ),
     Mutant(
         "All segments before the last begin with the last one's state.",
         "selective_scan/selective_scan_carry.cu",
         "const index_t segment = min(from + i, segments - 2);",
         "const index_t segment = segments - 2;",
-        (_TILES_SEGMENTS, "selective_scan_fn-1-3-1032-d_state_24"),
+        (_TILES_SEGMENTS, "selective_scan_fn-1-3-1032-d_state_26"),
     ),
     Mutant(
         "Lanes of a tile take the next lane's state.",
@@ -130,45 +137,96 @@ MUTANTS = (
     Mutant(
         "A tile's matrices are overwritten while others read them, with one stage.",
         "selective_scan/scan_tiles.cuh",
-        """            if (Shape::kStages == 1) {
-                __syncthreads();""",
-        "            if (Shape::kStages == 1) {",
+        """                if (!kIsDouble) {
+                    __syncthreads();""",
+        "                if (!kIsDouble) {",
         (_TILES_ONE_STAGE,),
+    ),
+    Mutant(
+        "A tile's matrices have what is in front of a sequence.",
+        "selective_scan/scan_tiles.cuh",
+        "        B.clear_front(shared.B[stage], p.d_state, first, tile, begin);\n",
+        "",
+        (_WIDE_KEPT,),
+    ),
+    Mutant(
+        "A tile's matrices have what is behind a sequence.",
+        "selective_scan/tiles.cuh",
+        "const int bytes = min(max(end - token(tile), 0), kVec)",
+        "const int bytes = (end - token(tile) > 0 ? kVec : 0)",
+        ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
+    ),
+    Mutant(
+        "States beyond those that a tile has at a time have the matrices of the first ones.",
+        "selective_scan/tiles.cuh",
+        "            from += first * stride;\n",
+        "",
+        (_WIDE,),
+    ),
+    Mutant(
+        "The same where channels are contiguous.",
+        "selective_scan/tiles.cuh",
+        "n = (Shape::kIsWide ? first : 0) + state_of(round);",
+        "n = state_of(round);",
+        (_WIDE_TURNED,),
+    ),
+    Mutant(
+        "Such states are advanced with the matrices of those before them.",
+        "selective_scan/scan_tiles.cuh",
+        "if (kIsDouble && first > 0) stage ^= 1;",
+        "",
+        (_WIDE,),
+    ),
+    Mutant(
+        "Where channels are contiguous their matrices are overwritten while others read them.",
+        "selective_scan/scan_tiles.cuh",
+        """                load_matrices<kHasOutput>(first, tile, begin, end);
+                __syncthreads();
+""",
+        "                load_matrices<kHasOutput>(first, tile, begin, end);\n",
+        (_WIDE_TURNED,),
+    ),
+    Mutant(
+        "Codes of more than 16 states have the scale of some of them.",
+        "selective_scan/scan_tiles.cuh",
+        "factors[round] = Shape::kIsWide ? of_one :",
+        "factors[round] =",
+        (_WIDE_CODES,),
     ),
     Mutant(
         "A tile's matrices are read before their copies are waited for.",
         "selective_scan/scan_tiles.cuh",
-        "            wait_for_copies();\n            // The matrices of this tile",
-        "            // The matrices of this tile",
+        "        wait_for_copies();\n        if (tile >= begin) return;",
+        "        if (tile >= begin) return;",
         (_TILES,),
     ),
     Mutant(
         "A tile's matrices are read before all threads have copied them.",
         "selective_scan/scan_tiles.cuh",
-        """            // The matrices of this tile have arrived, and all threads have used those of the tile before.
-            __syncthreads();""",
-        "            // The matrices of this tile have arrived, and all threads have used those of the tile before.",
+        """                // They have arrived, and all threads have used those before them.
+                __syncthreads();""",
+        "                // They have arrived, and all threads have used those before them.",
         (_TILES,),
     ),
     Mutant(
         "States are stored while the last tile is scanned.",
         "selective_scan/scan_tiles.cuh",
-        """            if (Shape::kStages > 1) stage ^= 1;
+        """            if (kIsDouble) stage ^= 1;
             tile = next;
         }
         __syncthreads();""",
-        """            if (Shape::kStages > 1) stage ^= 1;
+        """            if (kIsDouble) stage ^= 1;
             tile = next;
         }""",
         (_TILES, _TILES_PARTS),
     ),
     Mutant(
-        "Chunks' states are read before all warps have left the tile.",
+        "Chunks' states are read before all threads have left the tile.",
         "selective_scan/selective_scan_tiles_fwd.cu",
-        """            __syncthreads();
-            const index_t* stride = p.chunk_states_stride;""",
-        "            const index_t* stride = p.chunk_states_stride;",
-        ("selective_scan_fn-2-35-264",),
+        """            scan.wait_for_states();
+            const index_t* const stride = p.chunk_states_stride;""",
+        "            const index_t* const stride = p.chunk_states_stride;",
+        (_SWEEPS,),
     ),
     Mutant(
         "Without D a tile multiplies u by 0.",
@@ -235,8 +293,8 @@ MUTANTS = (
     Mutant(
         "Rows of snapshots count as in order whatever their positions.",
         "common/snapshots.cuh",
-        "(row == rows.begin || load_snapshot_field(p, row, 1) >= before);",
-        "(row == rows.begin || load_snapshot_field(p, row, 1) >= min(before, index_t{0}));",
+        "const bool falls = own < (lane == 0 ? before : lower);",
+        "const bool falls = own < min(0, lane == 0 ? before : lower);",
         (_SWEEPS_BACKWARD,),
     ),
     Mutant(
@@ -368,8 +426,8 @@ MUTANTS = (
     Mutant(
         "A scan ends a run for a snapshot one token late.",
         "selective_scan/scan_varlen.cuh",
-        "to = begin + cursor.first_where(interrupts, end - begin);",
-        "to = min(end, begin + cursor.first_where(interrupts, end - begin) + 1);",
+        "const int to = cursor.first_where(interrupts);",
+        "const int to = min(end, cursor.first_where(interrupts) + 1);",
         (_KEPT_LANES,),
     ),
     Mutant(
@@ -388,9 +446,9 @@ MUTANTS = (
     ),
     Mutant(
         "A scan by tiles starts from codes without their scale.",
-        "selective_scan/scan_tiles.cuh",
-        "raw.to_float(0) * from.load_scale(slot, of_block(c))",
-        "raw.to_float(0)",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "to_float(0) * pool.load_scale(slot, channel);",
+        "to_float(0);",
         (_CODES_TILES,),
     ),
     Mutant(
@@ -431,8 +489,8 @@ MUTANTS = (
     Mutant(
         "A scan by tiles reads the first row of a batch for all.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "scan(p, shared, kMixed ? 0 : number, first_channel)",
-        "scan(p, shared, 0, first_channel)",
+        "p, shared, kMixed ? 0 : number, first_channel,",
+        "p, shared, 0, first_channel,",
         (_BATCH_TILES,),
     ),
     Mutant(
@@ -494,15 +552,15 @@ MUTANTS = (
     Mutant(
         "Snapshots of one position inside a tile count as several.",
         "selective_scan/scan_tiles.cuh",
-        "place += taken[i] != before;",
+        "place += positions[i] != before;",
         "place += 1;",
         (_TILES_IN_ORDER,),
     ),
     Mutant(
         "A state inside a tile is taken one token late.",
         "selective_scan/scan_tiles.cuh",
-        "taken_from + before - 1 - tile",
-        "taken_from + before - tile",
+        "cursor->begin + before - 1 - tile",
+        "cursor->begin + before - tile",
         (_TILES_IN_ORDER,),
     ),
     Mutant(

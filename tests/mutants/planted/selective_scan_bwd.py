@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "Sweeps to the states before chunks begin with zeros.",
         "selective_scan/selective_scan_bwd_sweeps.cu",
-        "if (p.initial_state != nullptr) {",
-        "if (p.initial_state == nullptr) {",
+        "if (p.initial_state == nullptr) return 0.0f;",
+        "if (p.initial_state != nullptr) return 0.0f;",
         (_SCAN_BWD_SWEPT,),
     ),
     Mutant(
