@@ -282,7 +282,11 @@ class SelectiveScanVarlenFwd(Kernel):
 class SelectiveScanVarlenTilesFwd(Kernel):
     """The lanes of a TileShape share the tokens of a sequence or, when lengths are `mixed`, of a long one."""
 
-    TILES: ClassVar[tuple[TileShape, ...]] = (TileShape(8, 1, 1, 16, 4), TileShape(16, 2, 2, 16, 3))
+    TILES: ClassVar[tuple[TileShape, ...]] = (
+        TileShape(8, 1, 1, 16, 4),
+        TileShape(8, 1, 1, 16, 3),
+        TileShape(16, 2, 2, 16, 3),
+    )
     """The shapes for long sequences among short ones; the rows of a batch take any shape."""
 
     input_t: DType

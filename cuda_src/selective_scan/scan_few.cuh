@@ -199,6 +199,102 @@ struct FewStates {
     }
 };
 
+// What the lanes of a warp tell each other of a batch of tokens.
+template <typename Shape>
+struct BatchShared {
+    static constexpr int kBatch = 8;
+    struct Step {
+        float dt;
+        float dt_u;
+    };
+    alignas(16) float matrices[kBatch][2 * Shape::kHalf];  // B, then C
+    alignas(8) Step steps[kBatch][kWarpSize];              // by channel
+    float y[kBatch][kWarpSize];
+};
+
+// What is the same however the tokens of a batch are brought. Windows are batches.
+template <typename Shape_, typename Shared_>
+struct BatchScan : FewStates<Shape_> {
+    using Shape = Shape_;
+    using Base = FewStates<Shape>;
+    using State = typename Base::State;
+    using Shared = Shared_;
+    using Base::kLanes, Base::kStates, Base::kRows, Base::kGroups;
+    using Base::p, Base::n, Base::rate;
+    static constexpr int kBatch = Shared::kBatch;
+    static constexpr int kWindow = kBatch;
+
+    Shared& shared;                      // of the warp
+    typename Base::StateVec raw[kRows];  // the states before the next sequence, with their scales
+    float scales[kRows];
+    int batch;                        // the first token of the batch that is scanned
+    int end;                          // the token behind the last sequence
+    unsigned scanned = 0, zeros = 0;  // tokens of the batch that have results, and those of padding
+
+    __device__ __forceinline__ BatchScan(const SelectiveScanVarlenOperands& p_, Shared& shared_, int first_channel)
+        : Base(p_, first_channel), shared(shared_) {}
+
+    // Loads the states before sequence i of the run.
+    __device__ __forceinline__ void start_states(const SequenceRun& run, int i) {
+        if (run.has_past_of(i)) {
+            const int slot = run.slot_of(i);
+            const StateSlots<State> pool = pool_of<State>(p);
+            Base::template load_rows<Memory::kMutable>(pool.states + slot * pool.stride[0], pool.stride + 1,
+                                                       p.states_is_vectors, raw);
+            Base::load_scales(pool, slot, scales);
+            return;
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            raw[r] = Base::StateVec::zero();
+            scales[r] = 1.0f;
+        }
+    }
+
+    __device__ __forceinline__ void take_states(float (&h)[kRows][kStates]) const {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+            for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i) * scales[r];
+        }
+    }
+
+    // Advances all rows by kCount tokens of the batch, from token `first` on. All that they need is loaded before the
+    // first of them is waited for.
+    template <int kCount>
+    __device__ __forceinline__ void advance(int first, float (&h)[kRows][kStates]) const {
+        Vec<float, kStates> b[kCount], c[kCount];
+        typename Shared::Step steps[kCount][kRows];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) steps[i][r] = shared.steps[first + i][r * kGroups + lane_id() / kLanes];
+            const float* const matrices = shared.matrices[first + i];
+            b[i] = ::load<kStates, Memory::kMutable>(matrices + n);
+            c[i] = ::load<kStates, Memory::kMutable>(matrices + Shape::kHalf + n);
+        }
+        float sums[kCount][kRows];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                sums[i][r] = 0.0f;
+#pragma unroll
+                for (int s = 0; s < kStates; ++s) {
+                    const float decay = exp2_approx(steps[i][r].dt * rate[r][s]);
+                    h[r][s] = fmaf(h[r][s], decay, steps[i][r].dt_u * b[i].to_float(s));
+                    sums[i][r] = fmaf(c[i].to_float(s), h[r][s], sums[i][r]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            shared.y[first + i][lane_id() % kLanes * kGroups + lane_id() / kLanes] =
+                sum_rows_over_lanes<kRows, kLanes>(sums[i]);
+        }
+    }
+};
+
 // Scans the sequences of a run that have a bit in `todo`; `rows` have their snapshots.
 template <bool kSnapshots, typename Scan>
 __device__ __forceinline__ void walk_few(const SelectiveScanVarlenOperands& p, Scan& scan, const SequenceRun& run,

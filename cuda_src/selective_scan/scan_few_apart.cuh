@@ -6,30 +6,14 @@
 #include "common/tokens.cuh"
 #include "selective_scan/scan_few.cuh"
 
-// What the lanes of a warp tell each other of a batch of tokens.
-template <typename Shape>
-struct FewShared {
-    static constexpr int kBatch = 8;
-    struct Step {
-        float dt;
-        float dt_u;
-    };
-    alignas(16) float matrices[kBatch][2 * Shape::kHalf];  // B, then C
-    alignas(8) Step steps[kBatch][kWarpSize];              // by channel
-    float y[kBatch][kWarpSize];
-};
-
 template <typename Shape_>
-struct FewScan : FewStates<Shape_> {
+struct FewScan : BatchScan<Shape_, BatchShared<Shape_>> {
+    using Base = BatchScan<Shape_, BatchShared<Shape_>>;
     using Shape = Shape_;
-    using Base = FewStates<Shape>;
-    using T = typename Base::T;
-    using State = typename Base::State;
-    using Shared = FewShared<Shape>;
-    using Base::kLanes, Base::kStates, Base::kRows, Base::kGroups;
-    using Base::p, Base::n, Base::is_idle, Base::rate, Base::D, Base::bias;
-    static constexpr int kBatch = Shared::kBatch;
-    static constexpr int kWindow = kBatch;
+    using T = typename Shape::input_t;
+    using Shared = typename Base::Shared;
+    using Base::batch, Base::end, Base::scanned, Base::zeros, Base::kBatch;
+    using Base::p, Base::shared, Base::is_idle, Base::D, Base::bias;
     using Batch = Tokens<T, kBatch, 16 / static_cast<int>(sizeof(T))>;
 
     // The inputs of a batch, as they are in memory; `matrix` is an element of B or C.
@@ -40,7 +24,6 @@ struct FewScan : FewStates<Shape_> {
         Batch matrix;
     };
 
-    Shared& shared;   // of the warp
     bool has_matrix;  // the lane loads an element of B or C
     const T* u;       // its own channel at token 0, as delta, z and out
     const T* delta;
@@ -48,15 +31,10 @@ struct FewScan : FewStates<Shape_> {
     T* out;
     const T* matrix;  // its element of B or C at token 0
     index_t matrix_step;
-    typename Base::StateVec raw[kRows];  // the states before the next sequence, with their scales
-    float scales[kRows];
     Inputs inputs, ahead;
-    int batch;                        // the first token of the batch that is scanned
-    int end;                          // the token behind the last sequence
-    unsigned scanned = 0, zeros = 0;  // tokens of the batch that have results, and those of padding
 
     __device__ __forceinline__ FewScan(const SelectiveScanVarlenOperands& p_, Shared& shared_, int first_channel)
-        : Base(p_, first_channel), shared(shared_) {
+        : Base(p_, shared_, first_channel) {
         const index_t channel = min(first_channel + lane_id(), p.dim - 1);
         const index_t group = divide(first_channel, p.group_dim).quotient;
         u = static_cast<const T*>(p.u) + channel * p.u_stride[1];
@@ -69,31 +47,6 @@ struct FewScan : FewStates<Shape_> {
         const index_t* stride = is_B ? p.B_stride : p.C_stride;
         matrix = static_cast<const T*>(is_B ? p.B : p.C) + group * stride[1] + state * stride[2];
         matrix_step = stride[3];
-    }
-
-    // Loads the states before sequence i of the run.
-    __device__ __forceinline__ void start_states(const SequenceRun& run, int i) {
-        if (run.has_past_of(i)) {
-            const int slot = run.slot_of(i);
-            const StateSlots<State> pool = pool_of<State>(p);
-            Base::template load_rows<Memory::kMutable>(pool.states + slot * pool.stride[0], pool.stride + 1,
-                                                       p.states_is_vectors, raw);
-            Base::load_scales(pool, slot, scales);
-            return;
-        }
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            raw[r] = Base::StateVec::zero();
-            scales[r] = 1.0f;
-        }
-    }
-
-    __device__ __forceinline__ void take_states(float (&h)[kRows][kStates]) const {
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-            for (int i = 0; i < kStates; ++i) h[r][i] = raw[r].to_float(i) * scales[r];
-        }
     }
 
     // Makes the batch of token t ready; the last one ends before `end_`.
@@ -115,41 +68,6 @@ struct FewScan : FewStates<Shape_> {
         scanned = zeros = 0;
         prepare();
         if (batch + kBatch < end) load(ahead, batch + kBatch);
-    }
-
-    // Advances all rows by kCount tokens of the batch, from token `first` on. All that they need is loaded before the
-    // first of them is waited for.
-    template <int kCount>
-    __device__ __forceinline__ void advance(int first, float (&h)[kRows][kStates]) const {
-        Vec<float, kStates> b[kCount], c[kCount];
-        typename Shared::Step steps[kCount][kRows];
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) steps[i][r] = shared.steps[first + i][r * kGroups + lane_id() / kLanes];
-            const float* const matrices = shared.matrices[first + i];
-            b[i] = ::load<kStates, Memory::kMutable>(matrices + n);
-            c[i] = ::load<kStates, Memory::kMutable>(matrices + Shape::kHalf + n);
-        }
-        float sums[kCount][kRows];
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                sums[i][r] = 0.0f;
-#pragma unroll
-                for (int s = 0; s < kStates; ++s) {
-                    const float decay = exp2_approx(steps[i][r].dt * rate[r][s]);
-                    h[r][s] = fmaf(h[r][s], decay, steps[i][r].dt_u * b[i].to_float(s));
-                    sums[i][r] = fmaf(c[i].to_float(s), h[r][s], sums[i][r]);
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-            shared.y[first + i][lane_id() % kLanes * kGroups + lane_id() / kLanes] =
-                sum_rows_over_lanes<kRows, kLanes>(sums[i]);
-        }
     }
 
     // Stores the results of the batch.

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if constexpr (Few::kIsPossible) {
         const QuotientRemainder block_run = divide(blockIdx.x - of_long, p.runs);
         const SequenceRun run(p, static_cast<int>(block_run.remainder) * p.run_sequences - 1, p.run_sequences);
-        __shared__ FewShared<Few> shared[Few::kThreads / kWarpSize];
+        __shared__ BatchShared<Few> shared[Few::kThreads / kWarpSize];
         scan_few<FewScan<Few>, kSnapshots>(p, shared, run, static_cast<int>(block_run.quotient) * Few::kChannels);
     }
 }

@@ -8,9 +8,10 @@
 // lanes, each with a part of the states; one lane of several parts walks all tokens. When sequences are alike a block
 // has one of them. When they are mixed the first blocks visit the long ones `before`, `before + long_at_a_time`, … The
 // other blocks have runs of neighbouring sequences and walk the short ones token by token
-// (selective_scan/scan_few_windows.cuh, selective_scan/scan_few_apart.cuh where channels are contiguous). The padding
-// before the first sequence and behind the last counts as sequences, too, the results of which are zeros. Shared
-// memory: B and C of the tile, decay rates and states of the block's channels.
+// (selective_scan/scan_few_windows.cuh; where channels are contiguous selective_scan/scan_few_rows.cuh, in float32
+// selective_scan/scan_few_apart.cuh). The padding before the first sequence and behind the last counts as sequences,
+// too, the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's
+// channels.
 //
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
 // kParts     partitions of d_state       kAtOnce  states computed interleaved
@@ -20,6 +21,7 @@
 // kSnapshots states inside sequences are kept, too
 // kWide      d_state is more than 16
 #include "selective_scan/scan_few_apart.cuh"
+#include "selective_scan/scan_few_rows.cuh"
 #include "selective_scan/scan_few_windows.cuh"
 #include "selective_scan/scan_sweeps.cuh"
 
@@ -31,9 +33,11 @@ template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnc
           bool kByChannel, bool kMixed, bool kSnapshots, bool kWide>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
-    // Walking token by token takes registers: snapshots some more, above all as codes, and tokens apart those of their
-    // accesses.
-    static constexpr int kMixedBlocks = kByChannel ? 3 - (kSnapshots && kIsQuantised<state_t>) : 4 - kSnapshots;
+    // Rows of short sequences in float32 would take all of a block's shared memory.
+    static constexpr bool kHasRows = kByChannel && sizeof(input_t) == 2;
+    // Walking token by token takes registers: snapshots some more, and tokens apart those of their accesses.
+    static constexpr int kMixedBlocks =
+        kByChannel && !kHasRows ? 3 - (kSnapshots && kIsQuantised<state_t>) : 4 - kSnapshots;
     // Snapshots take registers from lanes that share tokens, but not from sweeps. What those spill they reload in order
     // behind the copies of the next tile: on an H200 one sequence of 8192 tokens of 512 channels with a snapshot every
     // 256 takes 132 us with three blocks and 115 with two. Runs of short sequences of contiguous tokens want three: 214
@@ -52,7 +56,8 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kWindowStates = kIsNarrow ? kNarrowStates : kFewStates;
     using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps,
                            kWide ? kMostStates : 16>;
-    using Few = Select<kByChannel, FewScan<FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>>,
+    using Apart = FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>;
+    using Few = Select<kByChannel, Select<kHasRows, RowsScan<Apart>, FewScan<Apart>>,
                        WindowScan<FewShape<kThreads, input_t, state_t, 16 / kWindowStates, kWindowStates, Long::kVec>>>;
     // What short sequences need is larger. Where there are none it would be missing in the L1 cache: on an H200 one
     // sequence of 8192 tokens with a snapshot every 256 takes 638 us without it and 677 with it.

@@ -362,10 +362,31 @@ MUTANTS = (
     ),
     Mutant(
         "A short sequence's lane reads its neighbour's B.",
-        "selective_scan/scan_few_apart.cuh",
+        "selective_scan/scan_few.cuh",
         "b[i] = ::load<kStates, Memory::kMutable>(matrices + n);",
         "b[i] = ::load<kStates, Memory::kMutable>(matrices + (n ^ kStates));",
         (_FEW_APART,),
+    ),
+    Mutant(
+        "The next rows of short sequences are copied over those that are scanned.",
+        "selective_scan/scan_few_rows.cuh",
+        "start(stage ^ 1, batch + kBatch);",
+        "start(stage, batch + kBatch);",
+        (_RUNS_APART,),
+    ),
+    Mutant(
+        "Rows of short sequences are read before all lanes have copied theirs.",
+        "selective_scan/scan_few_rows.cuh",
+        "        wait_for_copies();\n        sync_warp();",
+        "        wait_for_copies();",
+        (_RUNS_APART,),
+    ),
+    Mutant(
+        "Rows of all tokens of a batch are stored.",
+        "selective_scan/scan_few_rows.cuh",
+        "if (!has_channels || (scanned >> token(round) & 1) == 0) continue;",
+        "if (!has_channels) continue;",
+        (_RUNS_APART,),
     ),
     Mutant(
         "The second of two tokens of a short sequence has the first one's B.",
