@@ -238,6 +238,7 @@ REPORT: Rows = {
     ),
     "selective_scan_varlen_fn": (
         *({"sequences": spec} for spec in ("16x512", "1x8192", "512in8192")),
+        *({"sequences": spec, "contiguous": CHANNELS} for spec in ("16x512", "512in8192")),
         *({"sequences": spec, "snapshots": 256} for spec in ("16x512", "1x8192")),
         {"sequences": "16x512", "blocks": 256},
         {"sequences": "16x512", "over": "z"},
