@@ -120,9 +120,9 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
 
 
 SPILLS = {
-    "SelectiveScanTilesFwd": 512,
+    "SelectiveScanTilesFwd": 384,
     "SelectiveScanVarlenFwd": 256,
-    "SelectiveScanVarlenTilesFwd": 512,
+    "SelectiveScanVarlenTilesFwd": 384,
     "SelectiveScanBwd": 16,
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dRowpartsBwd": 8,
@@ -143,10 +143,10 @@ SPILLS = {
 """Bytes per thread that kernels may keep in local memory, none where not named.
 
 The tiles of scans access it once a tile and not in their loops over states; those with snapshots in runs of short
-sequences need the most. Scans of more than 16 states with snapshots keep some words for a third or a fourth block: on
-an H200 16 x 512 tokens of 2048 channels of 64 states take 1515 us so and 1735 with two blocks. The gradient of a scan
-keeps one word there for a second block, and up to four where float32 sequences with states share chunks: 64 of 128
-tokens take 810 us so, and 1048 where they do not share any.
+sequences need the most. Scans whose lanes all walk all tokens keep some words for a third or a fourth block, with
+snapshots: on an H200 16 x 512 tokens of 2048 channels of 64 states took 1515 us so and 1735 with two blocks. The
+gradient of a scan keeps one word there for a second block, and up to four where float32 sequences with states share
+chunks: 64 of 128 tokens take 810 us so, and 1048 where they do not share any.
 Gradients of filters of more than 8 taps whose tokens have sequence numbers use all 255 registers that a thread can
 have. Steps with rings keep a part of their inputs there while they put live tokens in states, in one step of a
 window: four blocks on a multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those of few tokens keep up
