@@ -208,6 +208,7 @@ UNIT = (
             (70, "off3+20x3+40+60x2+30+17+off2", 16, {"snapshots": "pool", "state_dtype": "bfloat16", "keep": True}),
             (35, "9+60x1+5+50+9x2+24+10", 12, {"dtype": "float32", "state_dtype": "int8", "initial": "all"}),
             (72, "off3+20x3+40+60x2+30+17+off2", 16, TURNED),
+            (72, "off3+20x3+40+60x2+30+17+off2", 16, {**TURNED, "dtype": "float32", "snapshots": "pool", "keep": True}),
         )
     ),
     # Long sequences without a slot.

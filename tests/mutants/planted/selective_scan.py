@@ -19,10 +19,10 @@ _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
 _TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
 _RUNS = "selective_scan_varlen_fn-70-off3+20x3+40+60x2+30+17+off2-slots_odd-processors_1"
-_RUNS_APART = (
+_RUNS_TURNED = (
     "selective_scan_varlen_fn-72-off3+20x3+40+60x2+30+17+off2-layout_channels-matrices_by_state-slots_odd-processors_1"
 )
-_FEW_APART = (
+_FEW_TURNED = (
     "selective_scan_varlen_fn-136-off5+3+40+0+133+5x1+off10-d_state_8-layout_channels-matrices_by_state-slots_odd"
 )
 _KEPT_LANES = (
@@ -365,28 +365,28 @@ MUTANTS = (
         "selective_scan/scan_few.cuh",
         "b[i] = ::load<kStates, Memory::kMutable>(matrices + n);",
         "b[i] = ::load<kStates, Memory::kMutable>(matrices + (n ^ kStates));",
-        (_FEW_APART,),
+        (_FEW_TURNED,),
     ),
     Mutant(
         "The next rows of short sequences are copied over those that are scanned.",
         "selective_scan/scan_few_rows.cuh",
         "start(stage ^ 1, batch + kBatch);",
         "start(stage, batch + kBatch);",
-        (_RUNS_APART,),
+        (_RUNS_TURNED,),
     ),
     Mutant(
         "Rows of short sequences are read before all lanes have copied theirs.",
         "selective_scan/scan_few_rows.cuh",
         "        wait_for_copies();\n        sync_warp();",
         "        wait_for_copies();",
-        (_RUNS_APART,),
+        (_RUNS_TURNED,),
     ),
     Mutant(
         "Rows of all tokens of a batch are stored.",
         "selective_scan/scan_few_rows.cuh",
         "if (!has_channels || (scanned >> token(round) & 1) == 0) continue;",
         "if (!has_channels) continue;",
-        (_RUNS_APART,),
+        (_RUNS_TURNED,),
     ),
     Mutant(
         "The second of two tokens of a short sequence has the first one's B.",
@@ -526,7 +526,7 @@ MUTANTS = (
         "selective_scan/scan_few_apart.cuh",
         "inputs = ahead;",
         "",
-        (_RUNS_APART,),
+        ("selective_scan_varlen_fn-35-16+8+3+13-state_dtype_bfloat16-layout_channels-pool_slots_innermost",),
     ),
     Mutant(
         "A scan of few tokens misses a snapshot at a sequence's first token.",
