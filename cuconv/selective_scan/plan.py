@@ -24,10 +24,10 @@ from cuconv.selective_scan.kernels import (
 TOKENS, CHANNELS = 2, 1
 """Axes of u."""
 
-WIDE_TOKENS = 128
-"""Tokens of a sequence, on average, from which on lanes share those of a tile where channels have more than 16 states.
-On an H200 64 sequences of 128 tokens of 2048 channels of 64 states take 916 us so and 1427 with tokens walked by all
-lanes.
+WIDE_TOKENS = {TOKENS: 128, CHANNELS: 256}
+"""Tokens of a sequence, on average, from which on lanes share those of a tile where channels have more than 16 states,
+by the contiguous axis. On an H200 64 sequences of 128 tokens of 2048 channels of 64 states take 916 us so and 1427 with
+tokens walked by all lanes; with contiguous channels 43 of 192 tokens 1128 and 975, 32 of 256 906 and 954.
 """
 
 WIDE_ROWS = 16
@@ -79,15 +79,14 @@ def wide_shape(inputs: Inputs, sequences: int, *, snapshots: bool = False) -> tu
     """The shape in which lanes share tokens where channels have more states than a tile has B and C for at a time, and
     whether channels are contiguous; None where lanes do not share tokens.
     """
-    rows, tokens = sequences * inputs.u.shape[1], inputs.u.size // max(1, inputs.u.shape[1])
-    is_known = inputs.d_state > max_tile_states() and inputs.d_state % (WIDE.parts * WIDE.at_once) == 0
-    if not is_known or tokens < WIDE_TOKENS * sequences:
+    if inputs.d_state <= max_tile_states() or inputs.d_state % (WIDE.parts * WIDE.at_once):
         return None
     axis = _shared_axis(inputs, WIDE.channels)
-    if axis is None:
+    batch, dim, seqlen = inputs.u.shape
+    if axis is None or batch * seqlen < WIDE_TOKENS[axis] * sequences:
         return None
     by_channel = axis == CHANNELS
-    is_full = by_channel and rows > WIDE_ROWS * multiprocessors(inputs.u.device)
+    is_full = by_channel and sequences * dim > WIDE_ROWS * multiprocessors(inputs.u.device)
     shape = WIDE_FULL if is_full else WIDE
     shapes = wide_shapes(input_dtype(inputs), by_channel=by_channel, snapshots=snapshots)
     return (shape, by_channel) if shape in shapes else None

@@ -115,6 +115,8 @@ def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[Se
 
 def tile_shapes(inputs: Inputs) -> list[TileShape]:
     """The shapes in which lanes of a block can share tokens; empty where they cannot."""
+    if (wide := wide_shape(inputs, inputs.u.shape[0])) is not None:
+        return [wide[0]]
     return [
         shape
         for shape in TILE_TIMES
@@ -133,8 +135,7 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
     threads = batch * ceil_div(dim * lanes, threads_per_block) * threads_per_block
     chunks = max(1, ceil_div(seqlen, chunk))
     wanted = min(ceil_div(fill, max(1, threads)), seqlen // chunk)
-    is_whole = wide_shape(inputs, batch) is not None or (shapes and CUT not in shapes)
-    if wanted < 2 or is_whole or WORTH_CUTTING * threads * most > fill * lanes:
+    if wanted < 2 or (shapes and CUT not in shapes) or WORTH_CUTTING * threads * most > fill * lanes:
         return Segments(1, chunks * chunk)
     tokens = ceil_div(chunks, wanted) * chunk
     return Segments(ceil_div(seqlen, tokens), tokens)

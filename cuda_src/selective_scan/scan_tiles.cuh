@@ -137,6 +137,7 @@ struct TileScan {
     template <typename State>
     __device__ __forceinline__ void store_states(const TileStates<Shape>& states, State* at, index_t channel_step,
                                                  index_t step) const {
+        // All 16 rounds at once would take registers from the walks of a lane that has a channel alone.
         each_state<Shape::kGroup == 1 ? 1 : kStateRounds>([&](int, int c, int n) {
             if (first_channel + c < p.dim) {
                 at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(states[c][n]);

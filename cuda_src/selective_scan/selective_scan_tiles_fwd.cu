@@ -27,8 +27,7 @@ template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, in
 struct SelectiveScanTilesFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kResident;
-    using Shape =
-        TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide ? kMostStates : 16>;
+    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide>;
     static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 

@@ -54,8 +54,8 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kNarrowStates = 8;
     static constexpr bool kIsNarrow = sizeof(state_t) < sizeof(float) && !kSnapshots;
     static constexpr int kWindowStates = kIsNarrow ? kNarrowStates : kFewStates;
-    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps,
-                           kWide ? kMostStates : 16>;
+    using Long =
+        TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps, kWide>;
     using Apart = FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>;
     using Few = Select<kByChannel, Select<kHasRows, RowsScan<Apart>, FewScan<Apart>>,
                        WindowScan<FewShape<kThreads, input_t, state_t, 16 / kWindowStates, kWindowStates, Long::kVec>>>;

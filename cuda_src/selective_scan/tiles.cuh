@@ -3,17 +3,14 @@
 
 #include "common/vec.cuh"
 
-// States per channel at most, of any kernel.
-inline constexpr int kMostStates = 256;
-
 // kParts times kLanes lanes own a channel: each lane kTokens consecutive tokens of a tile, and one of kParts
 // interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions. With
 // one lane and several partitions each lane walks all tokens (selective_scan/scan_sweeps.cuh).
 // kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: states inside a tile
-// can be taken, behind one token of a lane at most and behind kTaken in all. kMost: states per channel at most; with
-// more than kStates, a tile's B and C are in shared memory for kStates of them at a time.
+// can be taken, behind one token of a lane at most and behind kTaken in all. kIsWide: channels have more than kStates
+// states, and a tile's B and C are in shared memory for kStates of them at a time.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
-          bool kTakes_, int kMost_ = 16>
+          bool kTakes_, bool kIsWide_ = false>
 struct TileShape {
     using input_t = T;
     static constexpr bool kByChannel = kByChannel_;
@@ -32,8 +29,9 @@ struct TileShape {
     static constexpr int kTile = kLanes * kTokens;
     static constexpr int kChannels = kThreads / kGroup;  // per block
     static constexpr int kStates = 16;
-    static constexpr int kMost = kMost_;
-    static constexpr bool kIsWide = kMost > kStates;
+    static constexpr int kWideStates = 256;
+    static constexpr bool kIsWide = kIsWide_;
+    static constexpr int kMost = kIsWide ? kWideStates : kStates;  // states per channel
     static constexpr int kTaken = kTile > 64 && !kIsWide ? kTile / 64 : 1;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
     static constexpr int kAlign = kByChannel ? 1 : kVec;  // a tile begins with a multiple of this many tokens

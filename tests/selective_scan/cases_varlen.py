@@ -289,7 +289,7 @@ UNIT = (
             (5, "300+3x1+289", 40, 7, {"dtype": "float32", "state_dtype": "bfloat16"}),
             (8, "200+236+300", 24, 40, {"groups": 2, "dtype": "float16", "state_dtype": "int8"}),
             (24, "off3+300+236", 24, 50, {**TURNED, "state_dtype": "int16"}),
-            (8, "140+209", 40, -40, {**TURNED, "dtype": "float16", "state_dtype": "float16"}),
+            (8, "240+309", 40, -40, {**TURNED, "dtype": "float16", "state_dtype": "float16"}),
         )
         for way in (
             {"moved": True, "slots": "odd", "keep": True},
@@ -299,7 +299,7 @@ UNIT = (
         if way.get("snapshots") or not every or kind.get("dtype") != "float16"
     ),
     Case(4, "300+204", 256, state_dtype="float8_e4m3fn", initial="all", seed=5),
-    *(Case(24, "140+off2+203", 24, **TURNED, state_dtype=states, processors=1) for states in ("float32", "int8")),
+    *(Case(24, "240+off2+303", 24, **TURNED, state_dtype=states, processors=1) for states in ("float32", "int8")),
     # Rows of a batch.
     *(
         Case(dim, spec, d_state, layout=layout, **way, dense=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuconv.jit import source, structs
 from cuconv.runtime import machine
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32
 from cuconv.runtime.launch import MAX_DIVIDEND, ceil_div
@@ -195,6 +196,26 @@ def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int
     kernel: Any = plan(o).launches[-1].kernel
     assert isinstance(kernel, SelectiveScanTilesFwd) and kernel.by_channel
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize(("d_state", "is_there"), [(24, True), (26, False), (MAX_STATE, True)])
+def test_lanes_share_the_tokens_of_long_rows_of_many_states(d_state: int, by_channel: bool, is_there: bool) -> None:
+    """From as many tokens on as make that quicker, and with as many blocks at a time."""
+
+    def kernel_of(batch: int, seqlen: int) -> Any:
+        order = {"order": (0, 1, 3, 2)} if by_channel else {}
+        matrix = layout(BFLOAT16, (batch, 1, d_state, seqlen), **order)
+        rows = {"order": (0, 2, 1)} if by_channel else {}
+        return only(plan(operands((batch, 2048, seqlen), d_state, BFLOAT16, matrix, **rows))).kernel
+
+    least = 256 if by_channel else 128
+    assert not isinstance(kernel_of(8, least - 8), SelectiveScanTilesFwd)
+    few, many = kernel_of(1, least), kernel_of(8, least)
+    assert isinstance(few, SelectiveScanTilesFwd) == is_there
+    if is_there:
+        assert (few.wide, few.by_channel, few.resident, many.resident) == (True, by_channel, 2, 3 if by_channel else 2)
+        assert structs.constants(source.load(), "selective_scan/tiles.cuh", "TileShape")["kWideStates"] == MAX_STATE
 
 
 def packed(dim: int, total: int, sequences: int, d_state: int) -> Launch:
