@@ -157,13 +157,19 @@ struct SnapshotCursor {
         return uniform(begin + position);
     }
 
-    // How many of the next ones known here are in front of a token.
-    __device__ __forceinline__ int count_before(int token) const {
+    // Lanes share the tokens from `tile` on, kTokens each. Those that have the token before a snapshot known here and
+    // in front of token `behind`: a bit per lane, and kCut where it is not the last token of one of them.
+    static constexpr unsigned kCut = 1u << 31;
+    template <int kTokens>
+    __device__ __forceinline__ unsigned takers(int tile, int behind) const {
         const int own = uniform(now) + lane_id();
-        return __popc(lanes_where(own < count && begin + positions[min(own, kWarpSize - 1)] < token));
+        const int tokens = own < count ? begin + positions[min(own, kWarpSize - 1)] - tile : behind - tile;
+        unsigned bits = 0;
+        if (tokens < behind - tile) bits = 1u << (tokens - 1) / kTokens | (tokens % kTokens != 0 ? kCut : 0);
+        return any_over_lanes(bits);
     }
 
-    // Finds the snapshots of a sequence of the tokens `begin_` to `end` - 1.
+    // Finds the snapshots of a sequence of the tokens `begin_` to `end` - 1. None is known here before bring().
     template <typename Operands>
     __device__ __forceinline__ void start(const Operands& p, int number_, int begin_, int end) {
         // With more, scans would spill registers before compute capability 8.0, which knows no uniform numbers.
@@ -210,15 +216,39 @@ struct SnapshotCursor {
             last = kBeforeSnapshots;
         }
         sync_warp();
-        bring(p);
     }
 
-    // Goes on behind the next one: returns its slot, and leaves the token of the one that follows it.
-    template <typename Operands>
+    // Visits those known here that are not behind `token`, kCopies at a time, each with an equal part of the lanes:
+    // calls store(slot, or -1 where there is none for the lane; token; how many tokens differ from it among those of
+    // the ones visited before). Returns the token of the next one.
+    template <int kCopies, typename Store>
+    __device__ __forceinline__ int visit(int token, Store store) {
+        const int lane = opaque(lane_id()), first = uniform(now), own = first + lane;
+        const int own_slot = slots[min(own, kWarpSize - 1)];
+        const int own_token = own < count ? begin + positions[min(own, kWarpSize - 1)] : NextSnapshot::kNone;
+        const int before = from_lane(own_token, lane - 1);
+        const unsigned others = lanes_where(lane > 0 && own_token != before);
+        const int own_others = __popc(others & ((2u << lane) - 1));
+        const int visited = uniform(__popc(lanes_where(own_token <= token)));
+#pragma unroll 1
+        for (int i = 0; i < visited; i += kCopies) {
+            const int from = i + lane / (kWarpSize / kCopies);
+            const int slot = from_lane(own_slot, from), at = from_lane(own_token, from);
+            store(from < visited ? slot : -1, at, from_lane(own_others, from));
+        }
+        sync_warp();
+        if (lane == 0) now = first + visited;
+        sync_warp();
+        return min_over_lanes(own_token <= token ? NextSnapshot::kNone : own_token);
+    }
+
+    // Goes on behind the next one: returns its slot, and leaves the token of the one that follows it. Brings others
+    // where none is known here, if kBrings.
+    template <bool kBrings, typename Operands>
     __device__ __forceinline__ int go_on(const Operands& p, int& token_behind) {
-        const int at = uniform(now), behind = uniform(count), slot = slots[at];
+        const int at = uniform(now), behind = kBrings ? uniform(count) : count, slot = slots[at];
         const int following = begin + positions[min(at + 1, kWarpSize - 1)];
-        if (at + 1 == behind && uniform(is_last) == 0) {
+        if (kBrings && at + 1 == behind && uniform(is_last) == 0) {
             bring(p);
             token_behind = token();
             return slot;
@@ -230,8 +260,12 @@ struct SnapshotCursor {
         return slot;
     }
 
- private:
-    // Brings those that follow the last ones.
+    // Whether none is known here though others may follow.
+    __device__ __forceinline__ bool is_used_up() const {
+        return uniform(now) == uniform(count) && uniform(is_last) == 0;
+    }
+
+    // Brings those that follow the last ones known here, which are used up.
     template <typename Operands>
     __device__ __forceinline__ void bring(const Operands& p) {
         // Opaque, or else what follows from it takes registers through the whole walk.

@@ -140,34 +140,44 @@ struct SequenceStart {
 
 // Scans the tokens `begin` to `end` - 1 of a sequence with all threads of its warps, and calls store(slot, token,
 // place) for each snapshot when `token`, which it follows, has been walked: of the scan's states where `place` is -1,
-// or of those taken inside a tile that have this number. Where states cannot be taken the walk ends, and another one
-// begins. lane_of(at, token) is -1 where a tile of the walk from token `at` on begins with `token`; else the number of
-// the lane that has the token in front of it, counted on from tile to tile, or anything else where no states are taken.
+// or of those taken inside a tile that have this number. Parts of a warp, Scan::kCopies of them, may have a snapshot
+// each, or -1 in place of a slot. Where states cannot be taken the walk ends, and another one begins. lane_of(at,
+// token) is -1 where a tile of the walk from token `at` on begins with `token`; else the number of the lane that has
+// the token in front of it, counted on from tile to tile, or anything else where no states are taken.
 template <typename Scan, typename LaneOf, typename Store>
 __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOperands& p, SnapshotCursor& cursor,
                                                   Scan& scan, int number, int begin, int end, LaneOf lane_of,
                                                   Store store) {
     cursor.start(p, number, begin, end);
-    int next = cursor.token();
-    const auto store_next = [&](int place) {
-        const int token = next - uniform(cursor.begin) - 1;
-        store(cursor.go_on(p, next), token, place);
-    };
+    int next = NextSnapshot::kNone;
+    // Stores the states of the snapshots up to `token`. Those in front of earlier tokens were taken inside a tile.
     const auto keep = [&](int token) {
+        if (next > token) return;
+        sync_warp();
+        const int first = uniform(cursor.begin);
         if constexpr (Scan::kTakes) {
-            if (scan.taken > 0) sync_warp();
-            for (int place = -1, before = -1; scan.taken > 0; --scan.taken) {
-                place += next != before;
-                before = next;
-                store_next(place);
+            if (scan.takers != 0) {
+                next = cursor.template visit<Scan::kCopies>(token, [&](int slot, int now, int place) {
+                    store(slot, now - first - 1, now < token ? place : -1);
+                });
+                return;
             }
         }
-        if (next != token) return;
-        sync_warp();
-        do { store_next(-1); } while (next == token);
+        do {
+            const int slot = cursor.template go_on<false>(p, next);
+            store(lane_id() < kWarpSize / Scan::kCopies ? slot : -1, token - first - 1, -1);
+        } while (next == token);
     };
+    bool is_used_up = true;
     for (int at = begin;;) {
-        keep(at);
+        for (;; is_used_up = cursor.is_used_up()) {
+            if (is_used_up) {
+                cursor.bring(p);
+                next = cursor.token();
+            }
+            if (next > at) break;
+            keep(at);
+        }
         if (at >= end) return;
         const int first = uniform(cursor.now);
         const auto interrupts = [&](int i) {
@@ -186,9 +196,11 @@ __device__ __forceinline__ void walk_by_snapshots(const SelectiveScanVarlenOpera
             keep(token);
             if constexpr (Scan::kTakes) {
                 const int behind = min(to, token + Scan::kTile);
-                if (next < behind) scan.taken = cursor.count_before(behind);
+                scan.takers = next < behind ? cursor.template takers<Scan::kTokens>(token, behind) : 0;
             }
         });
+        // The last snapshot known here, if others may follow, ends a walk.
+        is_used_up = false;
         at = to;
     }
 }

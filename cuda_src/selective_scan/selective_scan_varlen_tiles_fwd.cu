@@ -40,7 +40,7 @@ struct SelectiveScanVarlenTilesFwdTraits {
         kByChannel && !kHasRows ? 3 - (kSnapshots && kIsQuantised<state_t>) : 4 - kSnapshots;
     // Snapshots take registers from lanes that share tokens, but not from sweeps. What those spill they reload in order
     // behind the copies of the next tile: on an H200 one sequence of 8192 tokens of 512 channels with a snapshot every
-    // 256 takes 132 us with three blocks and 115 with two. Runs of short sequences of contiguous tokens want three: 214
+    // 256 took 132 us with three blocks and 115 with two. Runs of short sequences of contiguous tokens want three: 214
     // us instead of 247 for one sequence of 4096 tokens and 256 of 16, 2048 channels.
     static constexpr bool kSweeps = kLanes == 1 && kParts > 1;
     static constexpr int kKeepingBlocks = kSweeps ? kResident : kAtOnce > 1 && (kByChannel || !kMixed) ? 2 : 3;
@@ -83,7 +83,7 @@ struct SweepSnapshots {
     __device__ __forceinline__ int store(const Scan& scan, const float* states, int token) {
         int next = token;
         do {
-            const int slot = cursor.go_on(p, next);
+            const int slot = cursor.template go_on<true>(p, next);
             scan.store_own(states, snapshots_of<state_t>(p), slot, {cursor.number, token - 1 - cursor.begin});
         } while (next == token);
         return next;
@@ -98,13 +98,12 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     const int begin = uniform(start.begin), end = uniform(start.end), slot = uniform(start.slot);
     if (begin >= end) return;
     const StateSlots<state_t> pool = pool_of<state_t>(p);
-    ScanOf<Shape, SelectiveScanVarlenOperands> scan(
-        p, shared, kMixed ? 0 : number, first_channel, [&](index_t channel, int n) {
-            if (slot < 0 || !start.goes_on) return 0.0f;
-            const state_t* const at =
-                pool.states + slot * pool.stride[0] + channel * pool.stride[1] + n * pool.stride[2];
-            return load<1, Memory::kMutable>(at).to_float(0) * pool.load_scale(slot, channel);
-        });
+    using Scan = ScanOf<Shape, SelectiveScanVarlenOperands>;
+    Scan scan(p, shared, kMixed ? 0 : number, first_channel, [&](index_t channel, int n) {
+        if (slot < 0 || !start.goes_on) return 0.0f;
+        const state_t* const at = pool.states + slot * pool.stride[0] + channel * pool.stride[1] + n * pool.stride[2];
+        return load<1, Memory::kMutable>(at).to_float(0) * pool.load_scale(slot, channel);
+    });
     if (slot < 0) {
         if (!p.keeps_padding) scan.store_zeros(begin, end);
         return;
@@ -114,6 +113,7 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
         SnapshotCursor& cursor = cursors[threadIdx.x / kWarpSize];
         if constexpr (Shape::kSweeps) {
             cursor.start(p, number, begin, end);
+            cursor.bring(p);
             scan.template walk<true>(begin, end, [](int) {}, SweepSnapshots<state_t>{p, cursor});
         } else {
             scan.cursor = &cursor;
@@ -124,15 +124,16 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
                     return inside % Shape::kTile == 0 ? -1 : (inside - 1) / Shape::kTokens;
                 },
                 [&](int at, int token, int place) {
-                    scan.store_slot(place < 0 ? shared.state : shared.taken[place], snapshots_of<state_t>(p), at,
-                                    {number, token});
+                    scan.template store_slot<Scan::kCopies>(
+                        place < 0 ? shared.state : shared.taken + place * Shape::kChannels, snapshots_of<state_t>(p),
+                        at, {number, token});
                 });
         }
     } else {
         scan.template walk<true>(begin, end, [](int) {});
     }
     const int target = uniform(load_target(p, number, slot));
-    if (target >= 0) scan.store_slot(shared.state, pool, target, {number, end - begin - 1});
+    if (target >= 0) scan.template store_slot<1>(shared.state, pool, target, {number, end - begin - 1});
 }
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,

@@ -15,8 +15,8 @@ struct TileTokens {
     float sum;   // of dt
     int first;   // at an edge, the first token that counts of those that this lane loads
     int behind;  // and the token behind the last that counts
-    int taken;   // of all tokens of the lane, the one that taken states follow; -1 for none
-    int place;   // the number of those among the states that are taken in the tile
+    int taken;   // of all tokens of the lane, the one that taken states follow: the last unless at an edge
+    int row;     // of shared memory that those go to; -1 where none are taken
 
     // Whether the i-th vector of tokens can be skipped, when a lane has a tile alone: all lanes of the block agree.
     template <bool kIsEdge>
@@ -34,7 +34,7 @@ __device__ __forceinline__ Vec<typename Shape::input_t, Shape::kVec> take(
 
 // Advances kAtOnce states n, n + kParts, … of a channel of the block by the tokens of a tile, counted from `first` on:
 // the state that B and C in shared memory begin with.
-template <bool kHasOutput, bool kIsEdge, typename Shape>
+template <bool kHasOutput, bool kIsEdge, bool kTakes, typename Shape>
 __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int first,
                                                int n, TileTokens<Shape>& tokens) {
     constexpr int kVec = Shape::kVec;
@@ -77,8 +77,9 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
             h[s] = begins[s];
         }
     }
-    constexpr bool kTakes = kIsEdge && Shape::kTakes;
     if (kHasOutput) {
+        // Behind the last token of a lane they are what the lane ends with, which costs nothing per token.
+        constexpr bool kTakesAny = kTakes && kIsEdge;
         float taken[kAtOnce];
 #pragma unroll
         for (int i = 0; i < Shape::kVectors; ++i) {
@@ -91,14 +92,15 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
                     const int t = i * kVec + j;
                     h[s] = fmaf(h[s], decay[s][t], input[s][t]);
                     tokens.y[t] = fmaf(c.to_float(j), h[s], tokens.y[t]);
-                    if (kTakes) taken[s] = t == 0 || t == tokens.taken ? h[s] : taken[s];
+                    if (kTakesAny) taken[s] = t == 0 || t == tokens.taken ? h[s] : taken[s];
                 }
             }
         }
         if constexpr (kTakes) {
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s) {
-                if (tokens.taken >= 0) shared.taken[tokens.place][channel][own + s * kParts] = taken[s];
+                const float state = kTakesAny ? taken[s] : h[s];
+                if (tokens.row >= 0) shared.taken[tokens.row][own + s * kParts] = state;
             }
         }
     }

@@ -81,7 +81,7 @@ template <typename Shape>
 using TileStates = float[Shape::kChannels][Shape::kMost + 1];
 
 template <typename Shape>
-using TakenStates = TileStates<Shape>[Shape::kTaken];
+using TakenStates = float[Shape::kTaken * Shape::kChannels][Shape::kMost + 1];
 
 struct NoTileStates {};
 

@@ -244,7 +244,8 @@ UNIT = (
         )
     ),
     without_pool(Case(35, "9+70+3", snapshots="own", state_dtype="bfloat16")),
-    # Snapshots in order: several between two looks at their rows, and several in a tile.
+    # Snapshots in order: several between two looks at their rows, and several in a tile, all behind the last tokens of
+    # lanes or not.
     *(
         Case(dim, spec, d_state, **kind, snapshots="own", every=every)
         for dim, spec, d_state, every, kind in (
@@ -254,6 +255,14 @@ UNIT = (
             (72, "off3+205+260", 16, 3, {"processors": 1, "state_dtype": "int16", **TURNED}),
             (128, "200+236+300+200", 16, 40, {}),
             (24, "200+236+300+200", 8, 50, TURNED),
+            (128, "512+280", 16, 32, {}),
+            (128, "512+280", 16, 40, {"state_dtype": "float16"}),
+            (128, "256+536", 16, 64, {"state_dtype": "int8"}),
+            (24, "256+240+300", 8, 32, TURNED),
+            (128, "24+8+32+536", 16, 64, {}),
+            (128, "256+280", 16, 32, {"processors": 32}),
+            (72, "260+9+303", 16, 32, {**TURNED, "processors": 13}),
+            (72, "260+9+303", 16, 48, {**TURNED, "processors": 7}),
             (128, "9x2+24+30+3+260", 16, 7, {"dtype": "float16"}),
             (70, "off5+3+40+0+133+5x1+off10", 7, 3, {}),
         )

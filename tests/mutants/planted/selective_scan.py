@@ -33,6 +33,7 @@ _KEPT_TILES = "selective_scan_varlen_fn-128-200+236+300+200-index_mixed-initial_
 _SWEEPS_IN_ORDER = "selective_scan_varlen_fn-128-200+236+300+200-snapshots_own-every_5-processors_1"
 _SWEEPS_BACKWARD = "selective_scan_varlen_fn-128-300-snapshots_own-every_-40-processors_1"
 _TILES_IN_ORDER = "selective_scan_varlen_fn-128-200+236+300+200-snapshots_own-every_40"
+_TILES_IN_STEP = "selective_scan_varlen_fn-128-512+280-snapshots_own-every_32"
 _LANES_IN_ORDER = "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-snapshots_own-every_3"
 _MOVED_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-index_mixed-table_column-moved"
@@ -419,8 +420,8 @@ MUTANTS = (
     Mutant(
         "A packed scan by tiles leaves its state where it found it.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "scan.store_slot(shared.state, pool, target,",
-        "scan.store_slot(shared.state, pool, slot,",
+        "store_slot<1>(shared.state, pool, target,",
+        "store_slot<1>(shared.state, pool, slot,",
         (_MOVED_TILES,),
     ),
     Mutant(
@@ -565,30 +566,58 @@ MUTANTS = (
     ),
     Mutant(
         "All snapshots inside a tile get the states of the first one.",
-        "selective_scan/scan_varlen.cuh",
-        "place += next != before;",
-        "place = 0;",
+        "common/snapshots.cuh",
+        "__popc(others & ((2u << lane) - 1));",
+        "0;",
         (_TILES_IN_ORDER,),
     ),
     Mutant(
         "Snapshots of one position inside a tile count as several.",
-        "selective_scan/scan_tiles.cuh",
-        "place += positions[i] != before;",
-        "place += 1;",
+        "common/snapshots.cuh",
+        "lanes_where(lane > 0 && own_token != before);",
+        "lanes_where(lane > 0);",
         (_TILES_IN_ORDER,),
     ),
     Mutant(
         "A state inside a tile is taken one token late.",
         "selective_scan/scan_tiles.cuh",
-        "cursor->begin + before - 1 - tile",
-        "cursor->begin + before - tile",
+        "found = token - 1 - first;",
+        "found = min(token - first, kTokens - 1);",
         (_TILES_IN_ORDER,),
     ),
     Mutant(
         "A snapshot inside a tile is of the states behind the tile.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "place < 0 ? shared.state : shared.taken[place]",
-        "place < 0 ? shared.state : shared.state",
+        "place < 0 ? shared.state : shared.taken + place * Shape::kChannels",
+        "shared.state",
         (_TILES_IN_ORDER,),
+    ),
+    Mutant(
+        "States behind any token of a lane are taken behind its last one.",
+        "common/snapshots.cuh",
+        "tokens % kTokens != 0 ? kCut : 0",
+        "0",
+        ("selective_scan_varlen_fn-128-512+280-state_dtype_float16-snapshots_own-every_40",),
+    ),
+    Mutant(
+        "All lanes keep the states of a tile's snapshots in the same place.",
+        "selective_scan/scan_tiles.cuh",
+        "__popc(takers & ((1u << lane) - 1))",
+        "0",
+        (_TILES_IN_STEP,),
+    ),
+    Mutant(
+        "Of snapshots that are stored at once all are the first one.",
+        "common/snapshots.cuh",
+        "i + lane / (kWarpSize / kCopies)",
+        "i",
+        (_TILES_IN_STEP,),
+    ),
+    Mutant(
+        "States of a tile's snapshots go to the rows of the block's first channel.",
+        "selective_scan/scan_tiles.cuh",
+        "place * Shape::kChannels + local : -1",
+        "place * Shape::kChannels : -1",
+        (_TILES_IN_STEP,),
     ),
 )
