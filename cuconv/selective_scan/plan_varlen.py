@@ -15,6 +15,7 @@ from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
     MAX_TOKENS,
+    PACKED_TIMES,
     TILE_TIMES,
     SelectiveScanVarlenBlocks,
     SelectiveScanVarlenFwd,
@@ -289,16 +290,17 @@ def _tile_shape(o: Operands, is_mixed: bool, by_channel: bool) -> TileShape:
     # shapes of packed sequences 205.
     seqlen = o.inputs.u.shape[2] if o.is_batch else MAX_TOKENS
     usual = SelectiveScanVarlenTilesFwd.TILES
+    times = TILE_TIMES if o.is_batch or is_mixed else PACKED_TIMES
     shapes = [
         shape
-        for shape in TILE_TIMES
+        for shape in times
         if shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
-        and shape.is_for(by_channel=by_channel)
+        and shape.is_for(times, by_channel=by_channel)
         and shape.has_room(by_channel=by_channel, snapshots=o.snapshots is not None)
-        and (o.is_batch or shape in usual or (not is_mixed and (shape.sweeps or not shape.is_for(by_channel=False))))
+        and (o.is_batch or shape in usual or (not is_mixed and (shape.sweeps or shape.resident == 2)))
     ]
     # Short rows with states inside them may have no shape of their own.
-    return min(shapes or usual[:1], key=lambda shape: tile_time(rows, shape, processors, by_channel))
+    return min(shapes or usual[:1], key=lambda shape: tile_time(rows, shape, processors, by_channel, times))
 
 
 def _short_tokens(o: Operands) -> int:

@@ -218,9 +218,12 @@ def test_lanes_share_the_tokens_of_long_rows_of_many_states(d_state: int, by_cha
         assert structs.constants(source.load(), "selective_scan/tiles.cuh", "TileShape")["kWideStates"] == MAX_STATE
 
 
-def packed(dim: int, total: int, sequences: int, d_state: int) -> Launch:
+def packed(dim: int, total: int, sequences: int, d_state: int, *, by_channel: bool = False) -> Launch:
     """The launch of a call on packed sequences."""
     o = inputs((1, dim, total), d_state)
+    if by_channel:
+        matrix = layout(BFLOAT16, (1, 1, d_state, total), order=(0, 1, 3, 2))
+        o = inputs((1, dim, total), d_state, BFLOAT16, matrix, order=(0, 2, 1))
     starts = layout(INT32, (sequences + 1,))
     return only(plan_packed(PackedOperands(o, None, starts, None, None, None, None, -1, keeps_padding=False)))
 
@@ -258,6 +261,25 @@ def test_one_long_sequence_among_single_tokens_has_as_many_lanes_as_one_alone(
     kernel: Any = packed(dim, 8192, sequences, 16).kernel
     assert isinstance(kernel, SelectiveScanVarlenTilesFwd)
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
+
+
+@pytest.mark.parametrize(
+    ("dim", "by_channel", "shape"),
+    [
+        (1024, False, (16, 2, 2, 16, 2)),
+        (1536, False, (16, 2, 2, 16, 3)),
+        (2048, False, (16, 2, 2, 16, 2)),
+        (1024, True, (16, 2, 2, 16, 2)),
+        (2048, True, (16, 2, 2, 16, 2)),
+        (3072, True, (1, 8, 2, 64, 4)),
+    ],
+)
+def test_the_shape_of_a_packed_sequence_s_tiles_is_what_was_quickest(
+    dim: int, by_channel: bool, shape: tuple[int, ...]
+) -> None:
+    kernel: Any = packed(dim, 8192, 1, 16, by_channel=by_channel).kernel
+    assert isinstance(kernel, SelectiveScanVarlenTilesFwd) and kernel.by_channel == by_channel
+    assert (kernel.lanes, kernel.parts, kernel.at_once, kernel.tokens, kernel.resident) == shape
 
 
 def assert_aligned(o: Inputs, launch: Launch) -> None:
