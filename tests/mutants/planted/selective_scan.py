@@ -597,7 +597,7 @@ MUTANTS = (
         "common/snapshots.cuh",
         "tokens % kTokens != 0 ? kCut : 0",
         "0",
-        ("selective_scan_varlen_fn-128-512+280-state_dtype_float16-snapshots_own-every_40",),
+        ("selective_scan_varlen_fn-128-512+280-state_dtype_float16-snapshots_own-every_72",),
     ),
     Mutant(
         "All lanes keep the states of a tile's snapshots in the same place.",
