@@ -157,8 +157,8 @@ struct SnapshotCursor {
         return uniform(begin + position);
     }
 
-    // Lanes share the tokens from `tile` on, kTokens each. Those that have the token before a snapshot known here and
-    // in front of token `behind`: a bit per lane, and kCut where it is not the last token of one of them.
+    // Lanes share the tokens from `tile` on, kTokens each. A bit for each lane that has the last token in front of a
+    // snapshot, of those known here in front of token `behind`; and kCut if one of these is not its lane's last token.
     static constexpr unsigned kCut = 1u << 31;
     template <int kTokens>
     __device__ __forceinline__ unsigned takers(int tile, int behind) const {
@@ -219,8 +219,8 @@ struct SnapshotCursor {
     }
 
     // Visits those known here that are not behind `token`, kCopies at a time, each with an equal part of the lanes:
-    // calls store(slot, or -1 where there is none for the lane; token; how many tokens differ from it among those of
-    // the ones visited before). Returns the token of the next one.
+    // calls store(slot, token, place). Lanes without one get slot -1. Those of the first token have place 0, those of
+    // the next token place 1, and so on. Returns the token of the next one.
     template <int kCopies, typename Store>
     __device__ __forceinline__ int visit(int token, Store store) {
         const int lane = opaque(lane_id()), first = uniform(now), own = first + lane;

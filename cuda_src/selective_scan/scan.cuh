@@ -49,7 +49,7 @@ struct ChannelScan {
     static constexpr int kStates = Shape::kStates;
     static constexpr int kOwn = Shape::kOwn;
     static constexpr bool kTakes = false;  // states inside a tile cannot be taken
-    static constexpr int kCopies = 1;
+    static constexpr int kCopies = 1;      // and are stored in one slot at a time
     using Own = Tokens<T, kOwn, Shape::kVec>;
     template <int kVec>
     using Matrix = Tokens < T,
