@@ -96,17 +96,23 @@ __device__ __forceinline__ Int uniform(Int number) {
     }
 }
 
+// The numbers of all lanes joined; every lane gets the result.
+template <typename Int, typename Join>
+__device__ __forceinline__ Int join_over_lanes(Int number, Join join) {
+#pragma unroll
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+        number = join(number, __shfl_xor_sync(kAllLanes, number, distance));
+    }
+    return number;
+}
+
 // The least number that any lane has.
 template <typename Int>
 __device__ __forceinline__ Int min_over_lanes(Int number) {
     if constexpr (kArch >= 80) {
         return __reduce_min_sync(kAllLanes, number);
     } else {
-#pragma unroll
-        for (int distance = 1; distance < kWarpSize; distance *= 2) {
-            number = min(number, __shfl_xor_sync(kAllLanes, number, distance));
-        }
-        return number;
+        return join_over_lanes(number, [](Int a, Int b) { return min(a, b); });
     }
 }
 
@@ -116,9 +122,7 @@ __device__ __forceinline__ Bits any_over_lanes(Bits bits) {
     if constexpr (kArch >= 80) {
         return __reduce_or_sync(kAllLanes, bits);
     } else {
-#pragma unroll
-        for (int distance = 1; distance < kWarpSize; distance *= 2) bits |= __shfl_xor_sync(kAllLanes, bits, distance);
-        return bits;
+        return join_over_lanes(bits, [](Bits a, Bits b) { return a | b; });
     }
 }
 

@@ -14,3 +14,4 @@ SNAPSHOTS_ROWS = (
     "-snapshots_pool"
 )
 SCAN_BWD_FLOAT = "selective_scan_bwd-1-4-257-dtype_float32-layout_sliced_alike-dout_expanded"
+SWEEPS_KEPT = "selective_scan_varlen_fn-128-200+236+300+200-index_mixed-initial_all-moved-snapshots_pool-processors_1"
