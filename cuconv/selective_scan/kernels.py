@@ -88,10 +88,6 @@ class TileShape(NamedTuple):
             return dtype.itemsize == 2 and seqlen >= SWEPT
         return self.lanes == 1 or self.lanes * self.tokens <= seqlen
 
-    def is_for(self, times: TileTimes, *, by_channel: bool) -> bool:
-        """Whether kernels have it where channels are contiguous, or where tokens are."""
-        return times[self][by_channel] is not None
-
     def has_room(self, *, by_channel: bool, snapshots: bool) -> bool:
         """Whether a block of packed sequences has the shared memory that it takes: with a lane a channel, contiguous
         channels and states inside sequences that would be 52 of 48 KB.
@@ -102,38 +98,23 @@ class TileShape(NamedTuple):
 SWEPT = 128
 """Tokens of a row from which on lanes may sweep them."""
 
-TileTimes = dict[TileShape, tuple[tuple[int, int] | None, tuple[int, int]]]
-"""By shape, where tokens are contiguous and where channels are: how long a scan takes when a multiprocessor has one
-block, and when it has all that it has room for. None where kernels do not have the shape.
-"""
-
-TILE_TIMES: TileTimes = {
+TILE_TIMES = {
     TileShape(1, 2, 8, 64, 3): ((641, 1344), (794, 1475)),
     TileShape(1, 4, 4, 64, 4): ((900, 1989), (861, 1849)),
-    TileShape(1, 8, 2, 64, 4): ((1050, 2112), (1150, 2408)),
+    TileShape(1, 8, 2, 64, 4): ((1050, 2112), (980, 2408)),
     TileShape(1, 1, 1, 16, 4): ((850, 2005), (850, 2060)),
     TileShape(4, 1, 2, 16, 3): ((975, 1790), (1008, 1860)),
-    TileShape(8, 1, 1, 16, 3): (None, (1326, 2155)),
     TileShape(8, 1, 1, 16, 4): ((1431, 2571), (1570, 2872)),
     TileShape(8, 1, 2, 16, 3): ((1060, 1893), (1148, 2094)),
     TileShape(16, 1, 4, 8, 3): ((1114, 2086), (1459, 2718)),
-    TileShape(16, 2, 2, 16, 2): (None, (1703, 2465)),
+    TileShape(16, 2, 2, 16, 2): ((1310, 1665), (1703, 2465)),
     TileShape(16, 2, 2, 16, 3): ((1350, 2214), (2070, 3824)),
 }
-"""Those of whole rows, by lanes per channel: microseconds of an H200 for 4096 tokens of 16 states, times the lanes per
-channel. One block more would have too few registers in some: it reloads spilled numbers from memory, in order behind
-its loads of tokens. (1, 2, 8, 64) takes 1894 so instead of 1837, contiguous channels in one block 954 instead of 794,
-and (16, 2, 2, 16) there 2205 instead of 1703.
-"""
-
-PACKED_TIMES: TileTimes = TILE_TIMES | {
-    TileShape(1, 8, 2, 64, 4): ((1050, 2112), (1348, 2464)),
-    TileShape(16, 2, 2, 16, 2): ((1611, 1629), (2382, 2456)),
-    TileShape(16, 2, 2, 16, 3): ((1664, 2200), (2895, 3824)),
-}
-"""The same for packed sequences of equal lengths. Those of 8192 tokens of 1024 channels take 102 us with two blocks of
-(16, 2, 2, 16) that have registers for two, and 137 with two that have those for three; 1536 channels 197 and 138; 2048
-contiguous channels 300 us so, and 337 with (1, 8, 2, 64).
+"""By shape, where tokens are contiguous and where channels are: how long a scan takes when a multiprocessor has one
+block, and when it has all that it has room for. By lanes per channel: microseconds of an H200 for 4096 tokens of 16
+states, times the lanes per channel. One block more would have too few registers in some: it reloads spilled numbers
+from memory, in order behind its loads of tokens. (1, 2, 8, 64) takes 1894 so instead of 1837, contiguous channels in
+one block 954 instead of 794, and (16, 2, 2, 16) there 2205 instead of 1703.
 """
 
 CUT = TileShape(8, 1, 1, 16, 4)
@@ -153,13 +134,9 @@ def wide_shapes(dtype: DType, *, by_channel: bool, snapshots: bool = False) -> t
     return () if dtype.itemsize == FLOAT32.itemsize else (WIDE, WIDE_FULL)[: 2 - snapshots]
 
 
-def tile_time(
-    rows: int, shape: TileShape, multiprocessors: int, by_channel: bool, times: TileTimes = TILE_TIMES
-) -> float:
+def tile_time(rows: int, shape: TileShape, multiprocessors: int, by_channel: bool) -> float:
     """The time that this many rows take, up to a factor: multiprocessors run `resident` blocks at once, in waves."""
-    found = times[shape][by_channel]
-    assert found is not None
-    alone, full = found
+    alone, full = TILE_TIMES[shape][by_channel]
     waves, rest = divmod(ceil_div(ceil_div(rows, shape.channels), multiprocessors), shape.resident)
     last = alone + (full - alone) * (rest - 1) / (shape.resident - 1) if rest else 0
     return (waves * full + last) / shape.group
@@ -265,7 +242,7 @@ class SelectiveScanTilesFwd(SegmentKernel):
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
         for input_t, by_channel in product(FLOATS, (False, True)):
             for shape in TILE_TIMES:
-                if shape.fits(input_t, 0, MAX_TOKENS) and shape.is_for(TILE_TIMES, by_channel=by_channel):
+                if shape.fits(input_t, 0, MAX_TOKENS):
                     yield cls(input_t, *shape, by_channel, states_only=False)
             yield cls(input_t, *CUT, by_channel, states_only=True)
             for shape in wide_shapes(input_t, by_channel=by_channel):
@@ -300,10 +277,12 @@ class SelectiveScanVarlenTilesFwd(Kernel):
 
     TILES: ClassVar[tuple[TileShape, ...]] = (
         TileShape(8, 1, 1, 16, 4),
-        TileShape(8, 1, 1, 16, 3),
-        TileShape(16, 2, 2, 16, 3),
+        TileShape(16, 1, 4, 8, 3),
     )
-    """The shapes for long sequences among short ones; the rows of a batch take any shape."""
+    """The shapes for long sequences among short ones: others have too few registers there. On an H200 one sequence of
+    4096 tokens and 256 of 16, 2048 channels, takes 180 us with the second one, and with (16, 2, 2, 16) 183; with
+    snapshots 186 and 199.
+    """
 
     input_t: DType
     state_t: DType
@@ -322,11 +301,11 @@ class SelectiveScanVarlenTilesFwd(Kernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
-        for input_t, state_t, shape in product(FLOATS, STATES, PACKED_TIMES):
+        for input_t, state_t, shape in product(FLOATS, STATES, TILE_TIMES):
             for by_channel, mixed, snapshots in product((False, True), repeat=3):
                 is_row = not mixed and shape.fits(input_t, 0, MAX_TOKENS)
                 has_room = shape.has_room(by_channel=by_channel, snapshots=snapshots)
-                if (shape in cls.TILES or (is_row and has_room)) and shape.is_for(PACKED_TIMES, by_channel=by_channel):
+                if shape in cls.TILES or (is_row and has_room):
                     yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
         for input_t, state_t, by_channel, snapshots in product(FLOATS, STATES, (False, True), (False, True)):
             for shape in wide_shapes(input_t, by_channel=by_channel, snapshots=snapshots):

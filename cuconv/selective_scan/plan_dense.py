@@ -121,8 +121,7 @@ def tile_shapes(inputs: Inputs) -> list[TileShape]:
         shape
         for shape in TILE_TIMES
         if shape.fits(input_dtype(inputs), inputs.d_state, inputs.u.shape[2])
-        and (axis := tile_axis(inputs, shape.channels)) is not None
-        and shape.is_for(TILE_TIMES, by_channel=axis == CHANNELS)
+        and tile_axis(inputs, shape.channels) is not None
     ]
 
 

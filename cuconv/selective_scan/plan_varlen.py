@@ -15,7 +15,6 @@ from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
     MAX_TOKENS,
-    PACKED_TIMES,
     TILE_TIMES,
     SelectiveScanVarlenBlocks,
     SelectiveScanVarlenFwd,
@@ -43,8 +42,17 @@ as mixed: a few sequences may have nearly all tokens. On an H200 64 x 128 take 0
 16 x 512 0.63 and 0.61.
 """
 
-PREFILL = 4096
-"""Tokens that each long sequence among mixed ones is guessed to have."""
+MOSTLY_SHORT = 48
+"""Tokens per mixed sequence, on average, below which nearly all are guessed to be short, and few long ones to have most
+of the tokens. On an H200 one of 4096 tokens and 256 of 16, 2048 contiguous channels, take 201 us with 16 lanes a
+channel and 258 with 8; 12 of 512 and 128 of 16 228 and 177.
+"""
+
+PREFILL = 8192
+"""Tokens of such sequences for which one is guessed to be long."""
+
+PROMPT = 512
+"""The same with more tokens per sequence."""
 
 RUN = 16
 """Consecutive short sequences per block at most, which share its decay rates and accesses of u; fewer than a warp has
@@ -92,10 +100,11 @@ class Division(NamedTuple):
         dim, total = o.inputs.u.shape[1], o.total
         threads, processors = SelectiveScanVarlenFwd.threads, multiprocessors(o.inputs.u.device)
         # The padding before the first sequence and behind the last counts as sequences, too.
-        rows = o.sequences + 2
+        rows = o.sequences if o.is_batch else o.sequences + 2
         dim_blocks, run_blocks = ceil_div(dim, self.channels), ceil_div(dim, threads)
         most_long = min(rows, total // (self.short_tokens + 1))
-        at_a_time = min(most_long, max(1, LONG_BLOCKS * processors // dim_blocks)) if self.is_mixed else rows
+        likely_long = LONG_BLOCKS * processors // dim_blocks if self.is_mixed else o.sequences
+        at_a_time = min(most_long, max(1, likely_long))
         most_by_blocks = rows * run_blocks // (RUN_BLOCKS * processors)
         run = max(1, min(RUN, most_by_blocks, self.run_tokens * o.sequences // total))
         runs = ceil_div(rows, run) if self.short_tokens else 0
@@ -284,23 +293,21 @@ def _numbered_through(inputs: Inputs) -> Inputs:
 def _tile_shape(o: Operands, is_mixed: bool, by_channel: bool) -> TileShape:
     """The quickest shape for as many long sequences as are likely: only the average length is known."""
     dim, total = o.inputs.u.shape[1], o.total
-    rows = dim * (ceil_div(total, PREFILL) if is_mixed else o.sequences)
+    per_long = PREFILL if total < MOSTLY_SHORT * o.sequences else PROMPT
+    rows = dim * (ceil_div(total, per_long) if is_mixed else o.sequences)
     processors = multiprocessors(o.inputs.u.device)
     # All rows of a batch have as many tokens. On an H200 64 rows of 64 tokens of 2048 channels take 91 us, and with the
     # shapes of packed sequences 205.
     seqlen = o.inputs.u.shape[2] if o.is_batch else MAX_TOKENS
     usual = SelectiveScanVarlenTilesFwd.TILES
-    times = TILE_TIMES if o.is_batch or is_mixed else PACKED_TIMES
     shapes = [
         shape
-        for shape in times
+        for shape in (usual if is_mixed else TILE_TIMES)
         if shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
-        and shape.is_for(times, by_channel=by_channel)
         and shape.has_room(by_channel=by_channel, snapshots=o.snapshots is not None)
-        and (o.is_batch or shape in usual or (not is_mixed and (shape.sweeps or shape.resident == 2)))
     ]
     # Short rows with states inside them may have no shape of their own.
-    return min(shapes or usual[:1], key=lambda shape: tile_time(rows, shape, processors, by_channel, times))
+    return min(shapes or usual[:1], key=lambda shape: tile_time(rows, shape, processors, by_channel))
 
 
 def _short_tokens(o: Operands) -> int:

@@ -73,11 +73,11 @@ __device__ __forceinline__ int find_long(const Operands& p, int from, int skippe
 }
 
 // Visits the long sequences of a block: calls take(number) for the one behind `before` other long ones and, when there
-// may be more of them than `long_at_a_time`, for those behind `before + long_at_a_time`, … others. Where
-// kBatch sequences may be the rows of a batch, which count as long ones, as the padding around them does.
+// may be more of them than `long_at_a_time`, for those behind `before + long_at_a_time`, … others. Where kBatch
+// sequences may be the rows of a batch, each of which has blocks of its own.
 template <bool kBatch, typename Operands, typename Take>
 __device__ __forceinline__ void each_long(const Operands& p, int before, Take take) {
-    int number = kBatch && p.seqlen > 0 ? before - 1 : find_long(p, -1, before, p.short_tokens);
+    int number = kBatch && p.seqlen > 0 ? before : find_long(p, -1, before, p.short_tokens);
     while (number <= p.sequences) {
         take(number);
         if (!p.long_goes_on) return;

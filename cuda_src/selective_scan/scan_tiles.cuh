@@ -185,15 +185,6 @@ struct TileScan {
         });
     }
 
-    // Stores zeros as the results of the tokens `begin` to `end` - 1.
-    __device__ __forceinline__ void store_zeros(int begin, int end) const {
-        if (is_idle) return;
-        const int number = part * kLanes + lane;
-        const index_t step = kByChannel ? p.out_stride[2] : 1;
-        T* const first = out - (kByChannel ? row_channel() + row_token(0) * step - local : own_offset());
-        for (int t = begin + number; t < end; t += Shape::kGroup) first[t * step] = Dtype<T>::from_float(0.0f);
-    }
-
  protected:
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_token(int begin, int end, BeforeTile before_tile) {

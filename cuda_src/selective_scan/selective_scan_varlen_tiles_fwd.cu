@@ -9,8 +9,8 @@
 // has one of them. When they are mixed the first blocks visit the long ones `before`, `before + long_at_a_time`, … The
 // other blocks have runs of neighbouring sequences and walk the short ones token by token
 // (selective_scan/scan_few_windows.cuh; where channels are contiguous selective_scan/scan_few_rows.cuh, in float32
-// selective_scan/scan_few_apart.cuh). The padding before the first sequence and behind the last counts as sequences,
-// too, the results of which are zeros. Shared memory: B and C of the tile, decay rates and states of the block's
+// selective_scan/scan_few_apart.cuh). The padding before the first sequence and behind the last then counts as
+// sequences, too. Its results are zeros. Shared memory: B and C of the tile, decay rates and states of the block's
 // channels.
 //
 // input_t    u, delta, z, out, B and C   state_t  the pool of states  kLanes  lanes that share a channel's tokens
@@ -38,13 +38,10 @@ struct SelectiveScanVarlenTilesFwdTraits {
     // Walking token by token takes registers: snapshots some more, and tokens apart those of their accesses.
     static constexpr int kMixedBlocks =
         kByChannel && !kHasRows ? 3 - (kSnapshots && kIsQuantised<state_t>) : 4 - kSnapshots;
-    // Snapshots take registers from lanes that share tokens, but not from sweeps. What those spill they reload in order
-    // behind the copies of the next tile: on an H200 one sequence of 8192 tokens of 512 channels with a snapshot every
-    // 256 took 132 us with three blocks and 115 with two. Runs of short sequences of contiguous tokens want three: 214
-    // us instead of 247 for one sequence of 4096 tokens and 256 of 16, 2048 channels.
-    static constexpr bool kSweeps = kLanes == 1 && kParts > 1;
-    static constexpr int kKeepingBlocks = kSweeps ? kResident : kAtOnce > 1 && (kByChannel || !kMixed) ? 2 : 3;
-    static constexpr int kLongBlocks = kSnapshots && kResident > kKeepingBlocks ? kKeepingBlocks : kResident;
+    // Snapshots take registers from lanes with two states of 16 tokens at a time, which reload what they spill in order
+    // behind the copies of the next tile. On an H200 one sequence of 4096 tokens of 4096 channels with a snapshot every
+    // 256 took 303 us with three blocks and 242 with two.
+    static constexpr int kLongBlocks = kSnapshots && kParts == 1 && kAtOnce == 2 ? 2 : kResident;
     static constexpr int kMinBlocks = kMixed && kLongBlocks > kMixedBlocks ? kMixedBlocks : kLongBlocks;
     // States per lane of short sequences, and the same in windows of contiguous tokens where states are narrower than
     // float and there are no snapshots: two lanes a channel instead of four. On an H200 512 random lengths take 562 us
@@ -54,6 +51,7 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kNarrowStates = 8;
     static constexpr bool kIsNarrow = sizeof(state_t) < sizeof(float) && !kSnapshots;
     static constexpr int kWindowStates = kIsNarrow ? kNarrowStates : kFewStates;
+    static constexpr bool kSweeps = kLanes == 1 && kParts > 1;
     using Long =
         TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps, kWide>;
     using Apart = FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>;
@@ -90,24 +88,44 @@ struct SweepSnapshots {
     }
 };
 
-// Scans one sequence in the channels of a block.
+// Stores zeros as the results of the tokens `begin` to `end` - 1, of a row of a batch, in the channels of a block.
+template <typename Shape>
+__device__ __forceinline__ void store_zeros(const SelectiveScanVarlenOperands& p, int batch, int first_channel,
+                                            int begin, int end) {
+    using T = typename Shape::input_t;
+    constexpr int kAcross = Shape::kByChannel ? Shape::kChannels : 1, kAlong = Shape::kThreads / kAcross;
+    const int number = static_cast<int>(threadIdx.x), channels = min(Shape::kChannels, p.dim - first_channel);
+    T* const out = static_cast<T*>(p.out) + batch * p.out_stride[0] + first_channel * p.out_stride[1];
+    for (int c = number % kAcross; c < channels; c += kAcross) {
+        T* const row = out + c * p.out_stride[1];
+        for (int t = begin + number / kAcross; t < end; t += kAlong) {
+            row[t * p.out_stride[2]] = Dtype<T>::from_float(0.0f);
+        }
+    }
+}
+
+// Scans one sequence in the channels of a block. Where sequences are alike the first one and the last one have the
+// padding in front and behind: blocks of its own would return at once where there is none, and others then share some
+// multiprocessors while some have none. On an H200 one sequence of 8192 tokens of 512 channels took 101 us so, not 77.
 template <typename Shape, typename state_t, bool kMixed, bool kSnapshots>
 __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands& p, TileShared<Shape>& shared,
                                               int first_channel, int number) {
     const SequenceStart start = SequenceStart::load<!kMixed>(p, number);
     const int begin = uniform(start.begin), end = uniform(start.end), slot = uniform(start.slot);
-    if (begin >= end) return;
+    const int batch = kMixed ? 0 : number;
+    if (!p.keeps_padding) {
+        if (!kMixed && number == 0) store_zeros<Shape>(p, batch, first_channel, 0, begin);
+        const bool is_last = !kMixed && number == p.sequences - 1;
+        store_zeros<Shape>(p, batch, first_channel, slot < 0 ? begin : end, is_last ? p.total : end);
+    }
+    if (begin >= end || slot < 0) return;
     const StateSlots<state_t> pool = pool_of<state_t>(p);
     using Scan = ScanOf<Shape, SelectiveScanVarlenOperands>;
-    Scan scan(p, shared, kMixed ? 0 : number, first_channel, [&](index_t channel, int n) {
-        if (slot < 0 || !start.goes_on) return 0.0f;
+    Scan scan(p, shared, batch, first_channel, [&](index_t channel, int n) {
+        if (!start.goes_on) return 0.0f;
         const state_t* const at = pool.states + slot * pool.stride[0] + channel * pool.stride[1] + n * pool.stride[2];
         return load<1, Memory::kMutable>(at).to_float(0) * pool.load_scale(slot, channel);
     });
-    if (slot < 0) {
-        if (!p.keeps_padding) scan.store_zeros(begin, end);
-        return;
-    }
     if constexpr (kSnapshots) {
         __shared__ SnapshotCursor cursors[Shape::kThreads / kWarpSize];
         SnapshotCursor& cursor = cursors[threadIdx.x / kWarpSize];
@@ -151,7 +169,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int row = static_cast<int>(row_block.quotient);
     const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
     if constexpr (!kMixed) {
-        scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, channel, row - 1);
+        scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, channel, row);
     } else if (row < p.long_at_a_time) {
         each_long<false>(p, row, [&](int number) {
             scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, opaque(channel),

@@ -192,6 +192,13 @@ UNIT = (
     Case(35, "8+16", slots=None, pad_slot_id=1),
     without_pool(Case(35, "off2+10+0+17+off3")),
     Case(35, "off16"),
+    # Padding that has no blocks of its own.
+    Case(40, "off300"),
+    Case(24, "off300", **TURNED),
+    Case(40, "off5+400+0+off9", **ODD),
+    Case(40, "off3+0+200+213+off5", keep=True, **ODD),
+    Case(24, "off13+200+213+off9", **TURNED, slots="odd"),
+    Case(24, "off3+203+236+off2", **TURNED, keep=True),
     Case(35, "3x0"),
     Case(35, "0"),
     Case(0, "7+2"),

@@ -45,6 +45,8 @@ _WIDE_KEPT = (
     "selective_scan_varlen_fn-8-200+236+300-d_state_24-groups_2-dtype_float16-state_dtype_int8-slots_odd-longer_2"
     "-snapshots_own-every_40"
 )
+_PADDED = "selective_scan_varlen_fn-24-off13+200+213+off9-layout_channels-matrices_by_state-slots_odd"
+_PADDED_KEPT = "selective_scan_varlen_fn-24-off3+203+236+off2-layout_channels-matrices_by_state-keep"
 _BATCH_LANES = "selective_scan_varlen_fn-35-3x9-layout_channel_first-slots_odd-keep-dense"
 _BATCH_TILES = "selective_scan_varlen_fn-128-3x136-groups_1-layout_channel_first-slots_odd-snapshots_pool-dense"
 
@@ -108,9 +110,37 @@ MUTANTS = (
     Mutant(
         "A packed sequence without a slot is left as it was.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "        if (!p.keeps_padding) scan.store_zeros(begin, end);\n        return;",
-        "        return;",
+        "slot < 0 ? begin : end, is_last ? p.total : end);",
+        "end, is_last ? p.total : end);",
         ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
+    ),
+    Mutant(
+        "The padding in front of sequences that are alike is left as it was.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "if (!kMixed && number == 0) store_zeros",
+        "if (!kMixed && number > p.sequences) store_zeros",
+        (_PADDED,),
+    ),
+    Mutant(
+        "The padding behind sequences that are alike is left as it was.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "is_last ? p.total : end);",
+        "end);",
+        (_PADDED,),
+    ),
+    Mutant(
+        "Padding around sequences becomes zeros where it is to stay as it was.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "    if (!p.keeps_padding) {\n        if (!kMixed",
+        "    if (p.total > 0) {\n        if (!kMixed",
+        (_PADDED_KEPT,),
+    ),
+    Mutant(
+        "Zeros of contiguous channels are those of one channel.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "c = number % kAcross; c < channels",
+        "c = number % kAcross; c < min(1, channels)",
+        (_PADDED,),
     ),
     Mutant(
         "A sequence of as many tokens as a short one may have is left out.",
