@@ -306,8 +306,8 @@ MUTANTS = (
     Mutant(
         "A scan by tiles reads the first row of a batch for all.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "p, shared, kMixed ? 0 : number, first_channel,",
-        "p, shared, 0, first_channel,",
+        "const int batch = kMixed ? 0 : number;",
+        "const int batch = 0;",
         (_BATCH_TILES,),
     ),
     Mutant(
