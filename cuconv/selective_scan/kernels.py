@@ -88,17 +88,17 @@ class TileShape(NamedTuple):
             return dtype.itemsize == 2 and seqlen >= SWEPT
         return self.lanes == 1 or self.lanes * self.tokens <= seqlen
 
-    def has_room(self, *, by_channel: bool, snapshots: bool) -> bool:
-        """Whether a block of packed sequences has the shared memory that it takes: with a lane a channel, contiguous
-        channels and states inside sequences that would be 52 of 48 KB.
+    def has_room(self, *, by_channel: bool, snapshots: bool = False) -> bool:
+        """Whether a block has the shared memory that it takes: with a lane a channel, contiguous channels and states
+        inside sequences that would be 52 of 48 KB.
         """
-        return self.group > 1 or not (by_channel and snapshots)
+        return TILE_TIMES[self][by_channel] is not None and (self.group > 1 or not (by_channel and snapshots))
 
 
 SWEPT = 128
 """Tokens of a row from which on lanes may sweep them."""
 
-TILE_TIMES = {
+TILE_TIMES: dict[TileShape, tuple[tuple[int, int], tuple[int, int] | None]] = {
     TileShape(1, 2, 8, 64, 3): ((641, 1344), (794, 1475)),
     TileShape(1, 4, 4, 64, 4): ((900, 1989), (861, 1849)),
     TileShape(1, 8, 2, 64, 4): ((1050, 2112), (980, 2408)),
@@ -106,15 +106,17 @@ TILE_TIMES = {
     TileShape(4, 1, 2, 16, 3): ((975, 1790), (1008, 1860)),
     TileShape(8, 1, 1, 16, 4): ((1431, 2571), (1570, 2872)),
     TileShape(8, 1, 2, 16, 3): ((1060, 1893), (1148, 2094)),
+    TileShape(8, 2, 4, 16, 2): ((1162, 1558), (1255, 1863)),
     TileShape(16, 1, 4, 8, 3): ((1114, 2086), (1459, 2718)),
-    TileShape(16, 2, 2, 16, 2): ((1310, 1665), (1703, 2465)),
+    TileShape(16, 1, 4, 16, 2): ((1050, 1478), None),
+    TileShape(16, 2, 4, 16, 2): ((1264, 1677), (1668, 2480)),
     TileShape(16, 2, 2, 16, 3): ((1350, 2214), (2070, 3824)),
 }
 """By shape, where tokens are contiguous and where channels are: how long a scan takes when a multiprocessor has one
-block, and when it has all that it has room for. By lanes per channel: microseconds of an H200 for 4096 tokens of 16
-states, times the lanes per channel. One block more would have too few registers in some: it reloads spilled numbers
-from memory, in order behind its loads of tokens. (1, 2, 8, 64) takes 1894 so instead of 1837, contiguous channels in
-one block 954 instead of 794, and (16, 2, 2, 16) there 2205 instead of 1703.
+block, and when it has all that it has room for; None where shared memory has no room for a block. By lanes per channel:
+microseconds of an H200 for 4096 tokens of 16 states, times the lanes per channel. One block more would have too few
+registers in some: it reloads spilled numbers from memory, in order behind its loads of tokens. (1, 2, 8, 64) takes 1894
+so instead of 1837, and contiguous channels in one block 954 instead of 794.
 """
 
 CUT = TileShape(8, 1, 1, 16, 4)
@@ -136,7 +138,9 @@ def wide_shapes(dtype: DType, *, by_channel: bool, snapshots: bool = False) -> t
 
 def tile_time(rows: int, shape: TileShape, multiprocessors: int, by_channel: bool) -> float:
     """The time that this many rows take, up to a factor: multiprocessors run `resident` blocks at once, in waves."""
-    alone, full = TILE_TIMES[shape][by_channel]
+    times = TILE_TIMES[shape][by_channel]
+    assert times is not None
+    alone, full = times
     waves, rest = divmod(ceil_div(ceil_div(rows, shape.channels), multiprocessors), shape.resident)
     last = alone + (full - alone) * (rest - 1) / (shape.resident - 1) if rest else 0
     return (waves * full + last) / shape.group
@@ -242,7 +246,7 @@ class SelectiveScanTilesFwd(SegmentKernel):
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
         for input_t, by_channel in product(FLOATS, (False, True)):
             for shape in TILE_TIMES:
-                if shape.fits(input_t, 0, MAX_TOKENS):
+                if shape.fits(input_t, 0, MAX_TOKENS) and shape.has_room(by_channel=by_channel):
                     yield cls(input_t, *shape, by_channel, states_only=False)
             yield cls(input_t, *CUT, by_channel, states_only=True)
             for shape in wide_shapes(input_t, by_channel=by_channel):

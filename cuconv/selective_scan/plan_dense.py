@@ -121,7 +121,8 @@ def tile_shapes(inputs: Inputs) -> list[TileShape]:
         shape
         for shape in TILE_TIMES
         if shape.fits(input_dtype(inputs), inputs.d_state, inputs.u.shape[2])
-        and tile_axis(inputs, shape.channels) is not None
+        and (axis := tile_axis(inputs, shape.channels)) is not None
+        and shape.has_room(by_channel=axis == CHANNELS)
     ]
 
 

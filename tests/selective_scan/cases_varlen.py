@@ -231,6 +231,24 @@ UNIT = (
         )
     ),
     Case(128, "200+236+300+200", moved=True, keep=True, slots="odd"),
+    # As many channels for a multiprocessor as take one shape of tiles or another.
+    *(
+        Case(dim, "off3+281+236", **kind, processors=1, slots="odd")
+        for dim, kind in ((7, {}), (12, {}), (16, {}), (24, {}), (8, TURNED), (16, TURNED), (24, TURNED))
+    ),
+    *(
+        Case(dim, "280+256", **kind, processors=1, snapshots="own", every=32)
+        for dim, kind in (
+            (7, {}),
+            (12, {"state_dtype": "int8"}),
+            (16, {"dtype": "float16", "state_dtype": "int16"}),
+            (16, {"state_dtype": "bfloat16", "dtype": "float32"}),
+            (24, {}),
+            (8, {**TURNED, "state_dtype": "int8"}),
+            (16, TURNED),
+            (24, TURNED),
+        )
+    ),
     # Snapshots, in every way that a sequence is walked.
     *(
         Case(dim, spec, d_state, **kind, **way)
