@@ -242,6 +242,11 @@ REPORT: Rows = {
         *({"sequences": spec, "snapshots": 256} for spec in ("16x512", "1x8192")),
         {"sequences": "16x512", "blocks": 256},
         {"sequences": "16x512", "over": "z"},
+        *(
+            {"sequences": "1x8192", "dim": 2048, "contiguous": contiguous, "snapshots": snapshots}
+            for contiguous in _BOTH
+            for snapshots in (0, 256)
+        ),
     ),
     "selective_scan_bwd": (
         *(

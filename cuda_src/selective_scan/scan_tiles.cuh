@@ -32,8 +32,9 @@ struct TileScan {
     // Loads the next tile's B and C into registers before states are advanced, not behind that: where channels are
     // contiguous and blocks are few, 1 x 8192 tokens of 512 channels take 151 us instead of 157 on an H200.
     static constexpr bool kIsEager = kByChannel && kAtOnce > 1;
-    // Loads the next tile's inputs while this one is scanned.
-    static constexpr bool kIsAhead = !kByChannel && kTokens < 16;
+    // Loads the next tile's inputs while this one is scanned. The compiler of CUDA 12.9 ends abnormally with that for
+    // compute capability 12.
+    static constexpr bool kIsAhead = !kByChannel && kTokens < 16 && kArch < 120;
     // Tokens of a lane: as they are in memory or, where channels are contiguous, as they are in shared memory.
     struct TurnedTokens {
         const T* elements;  // the first token

@@ -23,7 +23,9 @@ import pytest
 
 from cuconv.jit import nvrtc, source
 from cuconv.jit.cache import Resources
+from cuconv.runtime.dtypes import BFLOAT16
 from cuconv.runtime.kernel import Kernel
+from cuconv.selective_scan.kernels import SelectiveScanTilesFwd
 from tests.support import sampling
 from tests.support.discovery import all_kernels
 from tests.support.plans import variants
@@ -215,6 +217,17 @@ def test_kernels_compile_without_spills(cls: type[Kernel], arch: int, request: p
         if max(r.stack_bytes, r.spill_store_bytes, r.spill_load_bytes) > allowed(cls, arch)
     ]
     assert not spilling, "\n".join([f"{len(spilling)} of {len(rows)} kernels for sm_{arch}", *spilling])
+
+
+CRASHED = SelectiveScanTilesFwd(BFLOAT16, 16, 1, 4, 8, 3, by_channel=False, states_only=False), 120
+"""A kernel at which NVRTC 12.9 ended with a segmentation fault, and the architecture."""
+
+
+def test_a_kernel_that_crashed_the_compiler_compiles() -> None:
+    kernel, arch = CRASHED
+    if arch not in nvrtc.supported_archs():
+        pytest.skip(f"this NVRTC does not compile for sm_{arch}")
+    assert compiled(type(kernel), [kernel], arch, None).keys() == {kernel.expression}
 
 
 @pytest.mark.parametrize("cls", all_kernels() if sampling.EVERY else sampling.drawn(all_kernels(), 6))
