@@ -40,7 +40,7 @@ TOKENS = (
     MOST_TOKENS,
 )
 """Tokens of prefills: the kernel depends on their alignment, on thresholds of up to 512 tokens, on how evenly vectors
-fill tiles of up to 4096 tokens, and on how many sequences of 4096 tokens there may be among packed ones.
+fill tiles of up to 4096 tokens, and on how many long sequences there may be among packed ones.
 """
 
 SHORT = 64
