@@ -47,11 +47,11 @@ def tile_tokens() -> int:
 
 def max_tile_states() -> int:
     """States per channel at most where lanes share the tokens of a tile."""
-    return _declared("tiles.cuh", "TileShape")["kStates"]
+    return _declared("tile_shape.cuh", "TileShape")["kStates"]
 
 
 class TileShape(NamedTuple):
-    """A block's division into lanes that share the tokens of a tile: TileShape of selective_scan/tiles.cuh."""
+    """A block's division into lanes that share the tokens of a tile: TileShape of selective_scan/tile_shape.cuh."""
 
     lanes: int
     """Lanes that share the tokens of one channel."""
@@ -103,14 +103,14 @@ TILE_TIMES: dict[TileShape, tuple[tuple[int, int], tuple[int, int] | None]] = {
     TileShape(1, 4, 4, 64, 4): ((900, 1989), (861, 1849)),
     TileShape(1, 8, 2, 64, 4): ((1050, 2112), (980, 2408)),
     TileShape(1, 1, 1, 16, 4): ((850, 2005), (850, 2060)),
-    TileShape(4, 1, 2, 16, 3): ((975, 1790), (1008, 1860)),
+    TileShape(4, 1, 2, 16, 3): ((975, 1790), (997, 1875)),
     TileShape(8, 1, 1, 16, 4): ((1431, 2571), (1570, 2872)),
-    TileShape(8, 1, 2, 16, 3): ((1060, 1893), (1148, 2094)),
-    TileShape(8, 2, 4, 16, 2): ((1162, 1558), (1255, 1863)),
-    TileShape(16, 1, 4, 8, 3): ((1114, 2086), (1459, 2718)),
-    TileShape(16, 1, 4, 16, 2): ((1050, 1478), None),
-    TileShape(16, 2, 4, 16, 2): ((1264, 1677), (1668, 2480)),
-    TileShape(16, 2, 2, 16, 3): ((1350, 2214), (2070, 3824)),
+    TileShape(8, 1, 2, 16, 3): ((1060, 1893), (1070, 2114)),
+    TileShape(8, 2, 4, 16, 2): ((1139, 1568), (1242, 1710)),
+    TileShape(16, 1, 4, 8, 3): ((1114, 2086), (1381, 2498)),
+    TileShape(16, 1, 4, 16, 2): ((1006, 1434), None),
+    TileShape(16, 2, 4, 16, 2): ((1238, 1680), (1491, 2170)),
+    TileShape(16, 2, 2, 16, 3): ((1350, 2214), (1667, 3040)),
 }
 """By shape, where tokens are contiguous and where channels are: how long a scan takes when a multiprocessor has one
 block, and when it has all that it has room for; None where shared memory has no room for a block. By lanes per channel:

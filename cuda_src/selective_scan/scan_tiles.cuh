@@ -29,12 +29,13 @@ struct TileScan {
     static constexpr int kCopies = Shape::kMost * kStateChannels < kStateThreads ? 2 : 1;
     // Loads z at a tile's start and holds it: 2 % quicker where registers allow it, else up to 10 % slower.
     static constexpr bool kHoldsZ = kAtOnce > 1 && !kByChannel;
-    // Loads the next tile's B and C into registers before states are advanced, not behind that: where channels are
-    // contiguous and blocks are few, 1 x 8192 tokens of 512 channels take 151 us instead of 157 on an H200.
-    static constexpr bool kIsEager = kByChannel && kAtOnce > 1;
     // Loads the next tile's inputs while this one is scanned. The compiler of CUDA 12.9 ends abnormally with that for
     // compute capability 12.
     static constexpr bool kIsAhead = !kByChannel && kTokens < 16 && kArch < 120;
+    // Loads them behind its states, four of which at a time leave no registers before. On an H200 one sequence of 8192
+    // tokens of 2048 channels takes 172 us so and 181 with inputs loaded where they are needed. With snapshots 187 and
+    // 178: storing them takes as long as such loads.
+    static constexpr bool kIsSoon = !kByChannel && kTokens == 16 && kAtOnce == 4 && sizeof(T) == 2 && !kTakes;
     // Tokens of a lane: as they are in memory or, where channels are contiguous, as they are in shared memory.
     struct TurnedTokens {
         const T* elements;  // the first token
@@ -45,8 +46,8 @@ struct TileScan {
     };
     using Own = Select<kByChannel, TurnedTokens, Tokens<T, kOwn, kVec>>;
     using Rows = TileRows<Shape>;
-    using MatrixLoads =
-        Select<kByChannel, Select<Shape::kSweeps, MatrixRows<Shape>, MatrixTurn<Shape>>, MatrixCopy<Shape>>;
+    using MatrixTurns = Select<Shape::kByState, MatrixByState<Shape>, MatrixTurn<Shape>>;
+    using MatrixLoads = Select<kByChannel, Select<Shape::kSweeps, MatrixRows<Shape>, MatrixTurns>, MatrixCopy<Shape>>;
 
     using States = float[Shape::kMost + 1];  // of a channel
     struct Inputs {
@@ -88,8 +89,8 @@ struct TileScan {
           local(Shape::channel()),
           channel(min(first_channel + local, p.dim - 1)),
           is_idle(first_channel + local >= p.dim),
-          B(matrix(p.B, p.B_stride, batch), p.B_stride[2]),
-          C(matrix(p.C, p.C_stride, batch), p.C_stride[2]),
+          B(matrix(p.B, p.B_stride, batch), p.B_stride[Shape::kByState ? 3 : 2]),
+          C(matrix(p.C, p.C_stride, batch), p.C_stride[Shape::kByState ? 3 : 2]),
           steps(0.0f),
           takers(0) {
         u = row<const T>(p.u, p.u_stride, batch);
@@ -121,7 +122,9 @@ struct TileScan {
     // to call wait_for_states() to store them.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk(int begin, int end, BeforeTile before_tile) {
-        if constexpr (kByChannel) {
+        if constexpr (Shape::kByState) {
+            walk_by_state<kHasOutput>(begin, end, before_tile);
+        } else if constexpr (kByChannel) {
             walk_by_channel<kHasOutput>(begin, end, before_tile);
         } else {
             walk_by_token<kHasOutput>(begin, end, before_tile);
@@ -193,7 +196,7 @@ struct TileScan {
         int tile = begin / kVec * kVec, stage = 0;
         if (kIsDouble) fetch<kHasOutput>(stage, 0, tile, end);
         Inputs inputs;
-        if (kIsAhead) load_inputs(inputs, tile, begin, end);
+        if (kIsAhead || (kIsSoon && tile < end)) load_inputs(inputs, tile, begin, end);
         while (tile < end) {
             const int next = tile + Shape::kTile;
             // Brings B and C of the states from `first` on, and starts those that follow: of this tile or the next.
@@ -202,7 +205,7 @@ struct TileScan {
                     __syncthreads();
                     fetch<kHasOutput>(stage, first, tile, end);
                 }
-                if (!kIsAhead && first == 0) load_inputs(inputs, tile, begin, end);
+                if (!kIsAhead && !kIsSoon && first == 0) load_inputs(inputs, tile, begin, end);
                 // While what has been asked for is under way.
                 if (first == 0) before_tile(tile);
                 if (kIsDouble && first > 0) stage ^= 1;
@@ -219,10 +222,14 @@ struct TileScan {
             bring(0);
             const Inputs now = inputs;
             if (kIsAhead && next < end) load_inputs(inputs, next, begin, end);
+            const auto load_next = [&] {
+                if (kIsSoon && next < end) load_inputs(inputs, next, begin, end);
+            };
+            const auto nothing = [] {};
             if (is_edge(tile, begin, end) || (kTakes && (takers & SnapshotCursor::kCut) != 0)) {
-                advance<kHasOutput, true>(now, stage, tile, begin, end, bring, [] {});
+                advance<kHasOutput, true>(now, stage, stage, tile, begin, end, bring, load_next, nothing);
             } else {
-                advance<kHasOutput, false>(now, stage, tile, begin, end, bring, [] {});
+                advance<kHasOutput, false>(now, stage, stage, tile, begin, end, bring, load_next, nothing);
             }
             if (kIsDouble) stage ^= 1;
             tile = next;
@@ -239,10 +246,10 @@ struct TileScan {
         if (begin >= end) return;
         int tile = begin, stage = 0;
         copy_rows<kHasOutput>(stage, tile, end);
-        if (kIsDouble) load_matrices<kHasOutput>(0, tile, begin, end);
+        if (kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
         for (;;) {
             // Twice the registers: they are not held while results are finished.
-            if (!kIsDouble) load_matrices<kHasOutput>(0, tile, begin, end);
+            if (!kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
             store_matrices<kHasOutput>(stage);
             before_tile(tile);
             const int next = tile + Shape::kTile, other = kIsDouble ? stage ^ 1 : stage;
@@ -256,18 +263,14 @@ struct TileScan {
             }
             const Inputs inputs{own_tokens(stage, Rows::kU), own_tokens(stage, Rows::kDelta)};
             const auto load_next = [&] {
-                if (kIsDouble && next < end) load_matrices<kHasOutput>(0, next, begin, end);
+                if (kIsDouble && next < end) load_matrices<kHasOutput>(next, begin, end);
             };
-            const auto bring = [&](int first) {
-                load_matrices<kHasOutput>(first, tile, begin, end);
-                __syncthreads();
-                store_matrices<kHasOutput>(stage);
-                __syncthreads();
-            };
+            const auto nothing = [] {};
+            const auto bring = [](int) {};
             if (is_edge(tile, begin, end) || (kTakes && (takers & SnapshotCursor::kCut) != 0)) {
-                advance<kHasOutput, true>(inputs, stage, tile, begin, end, bring, load_next);
+                advance<kHasOutput, true>(inputs, stage, stage, tile, begin, end, bring, load_next, nothing);
             } else {
-                advance<kHasOutput, false>(inputs, stage, tile, begin, end, bring, load_next);
+                advance<kHasOutput, false>(inputs, stage, stage, tile, begin, end, bring, load_next, nothing);
             }
             if (!kIsDouble || next >= end) {
                 __syncthreads();
@@ -281,10 +284,98 @@ struct TileScan {
         __syncthreads();
     }
 
+    // The same with B and C as they are in global memory, copied ahead as well.
+    template <bool kHasOutput, typename BeforeTile>
+    __device__ __forceinline__ void walk_by_state(int begin, int end, BeforeTile before_tile) {
+        constexpr bool kIsDouble = Shape::kStages > 1, kHasTwoRows = Rows::kStages > 1;
+        // The load-store units take as long for 8 bytes of a token as for 128. What few channels need next is copied
+        // between the states of this tile therefore: on an H200 one sequence of 8192 tokens of 512 channels takes 91 us
+        // so and 96 with all copies at once, 1536 channels 192 and 219, but 2048 in blocks of 16 292 and 260. With a
+        // snapshot every 256 1536 channels take 206 and 226, 2048 in blocks of 8 238 and 225.
+        constexpr bool kIsSpread = kHasTwoRows && Shape::kChannels <= (kTakes ? 4 : 8);
+        if (begin >= end) return;
+        int tile = begin, stage = 0, now = 0;
+        copy_rows<kHasOutput>(now, tile, end);
+        if (kIsDouble) copy_matrices<kHasOutput>(stage, 0, tile, begin, end);
+        for (;;) {
+            const int next = tile + Shape::kTile;
+            const bool has_edge = is_edge(tile, begin, end);
+            int left = 0;  // rows of the next tile that are still to be copied
+            const auto copy_one = [&] {
+                if (!kIsSpread || left == 0) return;
+                --left;
+                const T* const from = left == Rows::kU ? u : left == Rows::kDelta ? delta : z;
+                const auto& strides = left == Rows::kU       ? p.u_stride
+                                      : left == Rows::kDelta ? p.delta_stride
+                                                             : p.z_stride;
+                copy_row<true>(now ^ 1, left, from, strides[2], next, end);
+            };
+            // Starts what follows B and C of the states from `first` on: those of other states or of the next tile, and
+            // its rows.
+            const auto start_next = [&](int first) {
+                if (kHasTwoRows && first == 0) {
+                    if (kHasOutput && tile > begin) store_rows(now ^ 1, tile - Shape::kTile, end);
+                    // Each thread copies to where it has just read results. Tiles with edges or with snapshots inside
+                    // have no registers for more.
+                    if (kIsSpread && is_whole(next, end) && !has_edge && (!kTakes || takers == 0)) {
+                        left = kHasOutput && p.z != nullptr ? 3 : 2;
+                    } else if (next < end) {
+                        copy_rows<kHasOutput>(now ^ 1, next, end);
+                    }
+                }
+                if (!kIsDouble) return;
+                if (Shape::kIsWide && first + Shape::kStates < p.d_state) {
+                    copy_matrices<kHasOutput>(stage ^ 1, first + Shape::kStates, tile, begin, end);
+                } else if (next < end) {
+                    copy_matrices<kHasOutput>(stage ^ 1, 0, next, begin, end);
+                }
+            };
+            // Brings B and C of the states from `first` on.
+            const auto bring = [&](int first) {
+                if (!kIsDouble) {
+                    __syncthreads();
+                    copy_matrices<kHasOutput>(stage, first, tile, begin, end);
+                }
+                if (first == 0) before_tile(tile);
+                if (kIsDouble && first > 0) stage ^= 1;
+                wait_for_copies();
+                // They have arrived, and all threads have used those before them, and left results.
+                __syncthreads();
+                if (first > 0) start_next(first);
+            };
+            bring(0);
+            const Inputs inputs{own_tokens(now, Rows::kU), own_tokens(now, Rows::kDelta)};
+            const auto start = [&] { start_next(0); };
+            const auto nothing = [] {};
+            if (has_edge || (kTakes && (takers & SnapshotCursor::kCut) != 0)) {
+                advance<kHasOutput, true>(inputs, stage, now, tile, begin, end, bring, start, nothing);
+            } else {
+                advance<kHasOutput, false>(inputs, stage, now, tile, begin, end, bring, start, copy_one);
+            }
+            while (kIsSpread && left > 0) copy_one();
+            if (!kHasTwoRows || next >= end) {
+                __syncthreads();
+                if (kHasOutput) store_rows(now, tile, end);
+                if (next >= end) break;
+                copy_rows<kHasOutput>(now, next, end);
+            }
+            if (kIsDouble) stage ^= 1;
+            if (kHasTwoRows) now ^= 1;
+            tile = next;
+        }
+        __syncthreads();
+    }
+
     template <bool kHasOutput>
-    __device__ __forceinline__ void load_matrices(int first, int tile, int begin, int end) {
-        B.load(p.B_stride[3], p.d_state, first, tile, begin, end);
-        if (kHasOutput) C.load(p.C_stride[3], p.d_state, first, tile, begin, end);
+    __device__ __forceinline__ void copy_matrices(int stage, int first, int tile, int begin, int end) const {
+        B.copy(shared.B[stage], p.B_stride[3], p.d_state, first, tile, begin, end);
+        if (kHasOutput) C.copy(shared.C[stage], p.C_stride[3], p.d_state, first, tile, begin, end);
+    }
+
+    template <bool kHasOutput>
+    __device__ __forceinline__ void load_matrices(int tile, int begin, int end) {
+        B.load(p.B_stride[3], p.d_state, tile, begin, end);
+        if (kHasOutput) C.load(p.C_stride[3], p.d_state, tile, begin, end);
     }
 
     template <bool kHasOutput>
@@ -311,66 +402,56 @@ struct TileScan {
 
     __device__ __forceinline__ index_t of_block(int c) const { return min(first_channel + c, p.dim - 1); }
 
+    __device__ __forceinline__ int first_of_part() const { return Shape::kByState ? part * kAtOnce : part; }
+
     __device__ __forceinline__ int own_offset() const { return lane * kTokens + part * kOwn; }
 
     template <typename Pointee, typename Pointer>
     __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
         Pointee* const first = static_cast<Pointee*>(base) + batch * stride[0];
         // Opaque, or else the address is computed again for every tile.
-        if (kByChannel) return opaque(first + first_channel + row_channel() + row_token(0) * stride[2]);
-        return opaque(first + channel * stride[1] + own_offset());
+        if (kByChannel) return as_global(opaque(first + first_channel + Rows::channel() + Rows::token() * stride[2]));
+        return as_global(opaque(first + channel * stride[1] + own_offset()));
     }
 
-    // The first channel in the block, and the token in a tile, of this thread's vectors of rows.
-    static constexpr int kRowVectors = Shape::kChannels / Rows::kVec;  // per token
-    static constexpr int kRowRounds = (Shape::kTile * kRowVectors + Shape::kThreads - 1) / Shape::kThreads;
-    __device__ __forceinline__ static int row_channel() {
-        return static_cast<int>(threadIdx.x) % kRowVectors * Rows::kVec;
-    }
-    __device__ __forceinline__ static int row_token(int round) {
-        return (static_cast<int>(threadIdx.x) + round * Shape::kThreads) / kRowVectors;
+    // Whether a tile is whole where channels are contiguous.
+    __device__ __forceinline__ bool is_whole(int tile, int end) const {
+        return tile + Shape::kTile <= end && first_channel + Shape::kChannels <= p.dim;
     }
 
-    // Visits this thread's vectors of a tile of rows: calls body(place in shared memory, offset in global memory,
-    // whether it exists there).
-    template <typename Body>
-    __device__ __forceinline__ void each_row_vector(int stage, int row, index_t step, int tile, int end,
-                                                    Body body) const {
-        const bool has_channel = first_channel + row_channel() < p.dim;
-#pragma unroll
-        for (int round = 0; round < kRowRounds; ++round) {
-            const int token = row_token(round);
-            if (Shape::kTile * kRowVectors < Shape::kThreads && token >= Shape::kTile) continue;
-            const index_t at = (tile + round * (Shape::kThreads / kRowVectors)) * step;
-            body(shared.rows.elements[stage][row] + Rows::index(token, row_channel()), at,
-                 has_channel && tile + token < end);
-        }
-    }
+    __device__ __forceinline__ bool has_row_channel() const { return first_channel + Rows::channel() < p.dim; }
 
     // Starts to copy the tokens of a tile before `end` to shared memory; the others become zero.
     template <bool kHasOutput>
     __device__ __forceinline__ void copy_rows(int stage, int tile, int end) const {
-        copy_row(stage, Rows::kU, u, p.u_stride[2], tile, end);
-        copy_row(stage, Rows::kDelta, delta, p.delta_stride[2], tile, end);
-        if (kHasOutput && p.z != nullptr) copy_row(stage, Rows::kZ, z, p.z_stride[2], tile, end);
+        if (Rows::kRounds > 1 && is_whole(tile, end)) {
+            copy_rows<kHasOutput, true>(stage, tile, end);
+        } else {
+            copy_rows<kHasOutput, false>(stage, tile, end);
+        }
     }
-
+    template <bool kHasOutput, bool kIsWhole>
+    __device__ __forceinline__ void copy_rows(int stage, int tile, int end) const {
+        copy_row<kIsWhole>(stage, Rows::kU, u, p.u_stride[2], tile, end);
+        copy_row<kIsWhole>(stage, Rows::kDelta, delta, p.delta_stride[2], tile, end);
+        if (kHasOutput && p.z != nullptr) copy_row<kIsWhole>(stage, Rows::kZ, z, p.z_stride[2], tile, end);
+    }
+    template <bool kIsWhole>
     __device__ __forceinline__ void copy_row(int stage, int row, const T* from, index_t step, int tile, int end) const {
-        constexpr int kBytes = Rows::kVec * static_cast<int>(sizeof(T));
-        each_row_vector(stage, row, step, tile, end, [=](T* place, index_t at, bool exists) {
-            if (exists) {
-                copy_async<kBytes>(place, from + at);
-            } else {
-                store(place, Vec<T, Rows::kVec>::zero());
-            }
-        });
+        shared.rows.template copy<kIsWhole>(stage, row, from, step, tile, end, has_row_channel());
     }
 
     // Stores the results of the tokens of a tile before `end`.
     __device__ __forceinline__ void store_rows(int stage, int tile, int end) const {
-        each_row_vector(stage, Rows::kZ, p.out_stride[2], tile, end, [=](T* place, index_t at, bool exists) {
-            if (exists) store(out + at, load<Rows::kVec, Memory::kMutable>(place));
-        });
+        if (Rows::kRounds > 1 && is_whole(tile, end)) {
+            store_rows<true>(stage, tile, end);
+        } else {
+            store_rows<false>(stage, tile, end);
+        }
+    }
+    template <bool kIsWhole>
+    __device__ __forceinline__ void store_rows(int stage, int tile, int end) const {
+        shared.rows.template store<kIsWhole>(stage, out, p.out_stride[2], tile, end, has_row_channel());
     }
 
     // The place of the first token that this lane loads in a row in shared memory.
@@ -481,10 +562,11 @@ struct TileScan {
     }
 
     // Scans one tile; tokens outside `begin` to `end` - 1 do not count. B and C are there for the first kStates states;
-    // bring(first) has to bring those of others, and may change the stage. Calls load_next() when registers are free.
-    template <bool kHasOutput, bool kIsEdge, typename Bring, typename LoadNext>
-    __device__ __forceinline__ void advance(const Inputs& inputs, int& stage, int tile, int begin, int end, Bring bring,
-                                            LoadNext load_next) {
+    // bring(first) has to bring those of others, and may change the stage. Rows are in stage `rows`. Calls load_next()
+    // once, and meanwhile() between states.
+    template <bool kHasOutput, bool kIsEdge, typename Bring, typename LoadNext, typename Meanwhile>
+    __device__ __forceinline__ void advance(const Inputs& inputs, int& stage, int rows, int tile, int begin, int end,
+                                            Bring bring, LoadNext load_next, Meanwhile meanwhile) {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         Own raw_z;
         // A tile in which states are taken behind any token may be whole, too.
@@ -502,7 +584,7 @@ struct TileScan {
         tokens.first = first;
         tokens.behind = behind;
         prepare<kIsEdge>(inputs, tokens);
-        if (kIsEager) load_next();
+        if (Shape::kByState) load_next();
         steps += tokens.sum;
         for (int at = 0;;) {
             const int count = Shape::kIsWide ? min(p.d_state - at, Shape::kStates) : p.d_state;
@@ -513,21 +595,23 @@ struct TileScan {
                 tokens.taken =
                     kIsEdge && tokens.row >= 0 ? taken_token(tile, min(end, tile + Shape::kTile)) : kTokens - 1;
                 for (int n = 0; n < count; n += kParts * kAtOnce) {
-                    advance_states<kHasOutput, kIsEdge, kTakes>(shared, stage, local, lane, at, n + part, tokens);
+                    advance_states<kHasOutput, kIsEdge, kTakes>(shared, stage, local, lane, at, n + first_of_part(),
+                                                                tokens, [] {});
                 }
             } else {
                 for (int n = 0; n < count; n += kParts * kAtOnce) {
-                    advance_states<kHasOutput, kIsEdge, false>(shared, stage, local, lane, at, n + part, tokens);
+                    advance_states<kHasOutput, kIsEdge, false>(shared, stage, local, lane, at, n + first_of_part(),
+                                                               tokens, meanwhile);
                 }
             }
             at += Shape::kStates;
             if (!Shape::kIsWide || at >= p.d_state) break;
             bring(at);
         }
-        if (!kIsEager) load_next();
+        if (!Shape::kByState) load_next();
         if (!kHasOutput) return;
         sum_parts_over_lanes<kParts, kLanes>(tokens.y);
-        if constexpr (kByChannel) raw_z = own_tokens(stage, Rows::kZ);
+        if constexpr (kByChannel) raw_z = own_tokens(rows, Rows::kZ);
         float results[kOwn];
 #pragma unroll
         for (int t = 0; t < kOwn; ++t) {
@@ -541,7 +625,7 @@ struct TileScan {
             for (int t = 0; t < kOwn; ++t) results[t] *= silu_gate(raw_z.to_float(t));
         }
         if constexpr (kByChannel) {
-            T* const place = own_place(stage, Rows::kZ);
+            T* const place = own_place(rows, Rows::kZ);
 #pragma unroll
             for (int t = 0; t < kOwn; ++t) place[t * Shape::kChannels] = Dtype<T>::from_float(results[t]);
             return;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "common/warp.cuh"
-#include "selective_scan/tiles.cuh"
+#include "selective_scan/tile_matrices.cuh"
 
 // A lane's tokens of a tile: dt and dt * u, and their results.
 template <typename Shape>
@@ -25,46 +25,55 @@ struct TileTokens {
     }
 };
 
-// The i-th vector of a lane's tokens.
-template <typename Shape>
-__device__ __forceinline__ Vec<typename Shape::input_t, Shape::kVec> take(
-    const typename TileShared<Shape>::Matrix& from, int n, int i, int lane) {
-    return load<Shape::kVec, Memory::kMutable>(from[n][i][TileShared<Shape>::column(i, lane)]);
+// Visits the numbers of a lane's tokens in B or C for kAtOnce states from `n` on: calls body(token, state, number).
+template <bool kIsEdge, typename Shape, typename Body>
+__device__ __forceinline__ void each_number(const typename TileShared<Shape>::Matrix& from, int n, int lane,
+                                            const TileTokens<Shape>& tokens, Body body) {
+    if constexpr (Shape::kByState) {
+#pragma unroll
+        for (int t = 0; t < Shape::kTokens; ++t) {
+            const auto states = MatrixByState<Shape>::take(from, n, t, lane);
+#pragma unroll
+            for (int s = 0; s < Shape::kAtOnce; ++s) body(t, s, states.to_float(s));
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < Shape::kVectors; ++i) {
+            if (tokens.template is_empty<kIsEdge>(i)) continue;
+#pragma unroll
+            for (int s = 0; s < Shape::kAtOnce; ++s) {
+                const auto own = load<Shape::kVec, Memory::kMutable>(
+                    from[n + s * Shape::kStateStep][i][TileShared<Shape>::column(i, lane)]);
+#pragma unroll
+                for (int j = 0; j < Shape::kVec; ++j) body(i * Shape::kVec + j, s, own.to_float(j));
+            }
+        }
+    }
 }
 
-// Advances kAtOnce states n, n + kParts, … of a channel of the block by the tokens of a tile, counted from `first` on:
-// the state that B and C in shared memory begin with.
-template <bool kHasOutput, bool kIsEdge, bool kTakes, typename Shape>
+// Advances kAtOnce states n, n + kStateStep, … of a channel of the block by the tokens of a tile, counted from `first`
+// on: the state that B and C in shared memory begin with.
+template <bool kHasOutput, bool kIsEdge, bool kTakes, typename Shape, typename Meanwhile>
 __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int first,
-                                               int n, TileTokens<Shape>& tokens) {
-    constexpr int kVec = Shape::kVec;
+                                               int n, TileTokens<Shape>& tokens, Meanwhile meanwhile) {
     constexpr int kTokens = Shape::kTokens;
     constexpr int kLanes = Shape::kLanes;
-    constexpr int kParts = Shape::kParts;
+    constexpr int kStep = Shape::kStateStep;
     constexpr int kAtOnce = Shape::kAtOnce;
     const int own = (Shape::kIsWide ? first : 0) + n;
     float rate[kAtOnce], before[kAtOnce], h[kAtOnce], decay[kAtOnce][kTokens], input[kAtOnce][kTokens];
 #pragma unroll
     for (int s = 0; s < kAtOnce; ++s) {
-        rate[s] = shared.rate[channel][own + s * kParts];
-        before[s] = shared.state[channel][own + s * kParts];
+        rate[s] = shared.rate[channel][own + s * kStep];
+        before[s] = shared.state[channel][own + s * kStep];
         h[s] = kLanes == 1 ? before[s] : 0.0f;
     }
-#pragma unroll
-    for (int i = 0; i < Shape::kVectors; ++i) {
-        if (tokens.template is_empty<kIsEdge>(i)) continue;
-#pragma unroll
-        for (int s = 0; s < kAtOnce; ++s) {
-            const auto b = take<Shape>(shared.B[stage], n + s * kParts, i, lane);
-#pragma unroll
-            for (int j = 0; j < kVec; ++j) {
-                const int t = i * kVec + j;
-                decay[s][t] = exp2_approx(tokens.dt[t] * rate[s]);
-                input[s][t] = tokens.dt_u[t] * b.to_float(j);
-                if (kLanes > 1 || !kHasOutput) h[s] = fmaf(h[s], decay[s][t], input[s][t]);
-            }
-        }
-    }
+    each_number<kIsEdge>(shared.B[stage], n, lane, tokens, [&](int t, int s, float b) {
+        decay[s][t] = exp2_approx(tokens.dt[t] * rate[s]);
+        input[s][t] = tokens.dt_u[t] * b;
+        if (kLanes > 1 || !kHasOutput) h[s] = fmaf(h[s], decay[s][t], input[s][t]);
+    });
+    meanwhile();
     if constexpr (kLanes > 1) {
         float whole[kAtOnce], begins[kAtOnce];
 #pragma unroll
@@ -73,7 +82,7 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s) {
             // All lanes have read the state before: the last lane's result depends on all of them.
-            if (lane == kLanes - 1) shared.state[channel][own + s * kParts] = h[s];
+            if (lane == kLanes - 1) shared.state[channel][own + s * kStep] = h[s];
             h[s] = begins[s];
         }
     }
@@ -81,31 +90,22 @@ __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int st
         // Behind the last token of a lane they are what the lane ends with, which costs nothing per token.
         constexpr bool kTakesAny = kTakes && kIsEdge;
         float taken[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < Shape::kVectors; ++i) {
-            if (tokens.template is_empty<kIsEdge>(i)) continue;
-#pragma unroll
-            for (int s = 0; s < kAtOnce; ++s) {
-                const auto c = take<Shape>(shared.C[stage], n + s * kParts, i, lane);
-#pragma unroll
-                for (int j = 0; j < kVec; ++j) {
-                    const int t = i * kVec + j;
-                    h[s] = fmaf(h[s], decay[s][t], input[s][t]);
-                    tokens.y[t] = fmaf(c.to_float(j), h[s], tokens.y[t]);
-                    if (kTakesAny) taken[s] = t == 0 || t == tokens.taken ? h[s] : taken[s];
-                }
-            }
-        }
+        each_number<kIsEdge>(shared.C[stage], n, lane, tokens, [&](int t, int s, float c) {
+            h[s] = fmaf(h[s], decay[s][t], input[s][t]);
+            tokens.y[t] = fmaf(c, h[s], tokens.y[t]);
+            if (kTakesAny) taken[s] = t == 0 || t == tokens.taken ? h[s] : taken[s];
+        });
         if constexpr (kTakes) {
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s) {
                 const float state = kTakesAny ? taken[s] : h[s];
-                if (tokens.row >= 0) shared.taken[tokens.row][own + s * kParts] = state;
+                if (tokens.row >= 0) shared.taken[tokens.row][own + s * kStep] = state;
             }
         }
     }
+    meanwhile();
     if (kLanes == 1) {
 #pragma unroll
-        for (int s = 0; s < kAtOnce; ++s) shared.state[channel][own + s * kParts] = h[s];
+        for (int s = 0; s < kAtOnce; ++s) shared.state[channel][own + s * kStep] = h[s];
     }
 }

@@ -151,6 +151,10 @@ UNIT = (
     Case(1, 8, 300, 4, dtype="float32", layout="last_sliced_dim", matrices="by_state_fused"),
     Case(1, 12, 530, 12, dtype="float32", **TURNED),
     Case(2, 24, 300, without=NO_STATES, **TURNED),
+    # Whole tiles in a row; and fewer states in them than there are rows of the next one to be copied meanwhile.
+    Case(1, 4, 776, without=NO_STATES, processors=1),
+    Case(1, 8, 779, 8, without=NO_STATES, **TURNED, processors=1),
+    Case(2, 8, 779, without="z " + NO_STATES, **TURNED, processors=1),
     # More states than a tile has B and C for at a time: the last ones fewer, and blocks beyond the last channel.
     Case(1, 9, 536, 20),
     Case(2, 5, 300, 40, dtype="float32"),

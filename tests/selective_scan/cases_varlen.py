@@ -199,6 +199,9 @@ UNIT = (
     Case(40, "off3+0+200+213+off5", keep=True, **ODD),
     Case(24, "off13+200+213+off9", **TURNED, slots="odd"),
     Case(24, "off3+203+236+off2", **TURNED, keep=True),
+    # Whole tiles in a row, without snapshots and with some between them.
+    Case(24, "off3+803+236", 8, **TURNED, **ODD),
+    Case(24, "off3+803+236", dtype="float16", **TURNED, snapshots="own", every=256),
     Case(35, "3x0"),
     Case(35, "0"),
     Case(0, "7+2"),

@@ -218,7 +218,8 @@ def test_lanes_share_the_tokens_of_long_rows_of_many_states(d_state: int, by_cha
     assert isinstance(few, SelectiveScanTilesFwd) == is_there
     if is_there:
         assert (few.wide, few.by_channel, few.resident, many.resident) == (True, by_channel, 2, 3 if by_channel else 2)
-        assert structs.constants(source.load(), "selective_scan/tiles.cuh", "TileShape")["kWideStates"] == MAX_STATE
+        constants = structs.constants(source.load(), "selective_scan/tile_shape.cuh", "TileShape")
+        assert constants["kWideStates"] == MAX_STATE
 
 
 def packed(dim: int, total: int, sequences: int, d_state: int, *, by_channel: bool = False) -> Launch:
@@ -279,7 +280,7 @@ def test_one_long_sequence_among_single_tokens_has_many_lanes_where_channels_are
         (8192, False, (1, 8, 2, 64, 4)),
         (512, True, (16, 2, 4, 16, 2)),
         (1024, True, (16, 2, 4, 16, 2)),
-        (1536, True, (8, 2, 4, 16, 2)),
+        (1536, True, (16, 2, 2, 16, 3)),
         (2048, True, (8, 2, 4, 16, 2)),
         (3072, True, (16, 1, 4, 8, 3)),
         (4096, True, (1, 8, 2, 64, 4)),

@@ -18,6 +18,11 @@ _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
 _TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
 _TURNED = "selective_scan_fn-3-40-70-layout_channel_last-matrices_by_state"
+_TURNED_SEGMENTS = "selective_scan_fn-1-24-1032-layout_channel_last-matrices_by_state"
+_ROWS_BETWEEN = (
+    "selective_scan_fn-1-8-779-d_state_8-without_initial_state_last_state_out_chunk_states_out-layout_channel_last"
+    "-matrices_by_state-processors_1"
+)
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
 _WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
 
@@ -95,40 +100,40 @@ MUTANTS = (
     Mutant(
         "A tile's matrices are overwritten while others read them, with one stage.",
         "selective_scan/scan_tiles.cuh",
-        """                if (!kIsDouble) {
-                    __syncthreads();""",
-        "                if (!kIsDouble) {",
+        """                    __syncthreads();
+                    fetch<kHasOutput>(stage, first, tile, end);""",
+        "                    fetch<kHasOutput>(stage, first, tile, end);",
         (_TILES_ONE_STAGE,),
     ),
     Mutant(
         "States beyond those that a tile has at a time have the matrices of the first ones.",
-        "selective_scan/tiles.cuh",
+        "selective_scan/tile_matrices.cuh",
         "            from += first * stride;\n",
         "",
         (_WIDE,),
     ),
     Mutant(
         "The same where channels are contiguous.",
-        "selective_scan/tiles.cuh",
-        "n = (Shape::kIsWide ? first : 0) + state_of(round);",
-        "n = state_of(round);",
+        "selective_scan/tile_matrices.cuh",
+        "const T* at = from + tile * step + first;",
+        "const T* at = from + tile * step;",
         (_WIDE_TURNED,),
     ),
     Mutant(
         "Such states are advanced with the matrices of those before them.",
         "selective_scan/scan_tiles.cuh",
-        "if (kIsDouble && first > 0) stage ^= 1;",
-        "",
+        """                if (kIsDouble && first > 0) stage ^= 1;
+                await""",
+        "                await",
         (_WIDE,),
     ),
     Mutant(
         "Where channels are contiguous their matrices are overwritten while others read them.",
         "selective_scan/scan_tiles.cuh",
-        """                load_matrices<kHasOutput>(first, tile, begin, end);
-                __syncthreads();
-""",
-        "                load_matrices<kHasOutput>(first, tile, begin, end);\n",
-        (_WIDE_TURNED,),
+        """                // They have arrived, and all threads have used those before them, and left results.
+                __syncthreads();""",
+        "                // They have arrived, and all threads have used those before them, and left results.",
+        (_WIDE_TURNED, _ROWS_BETWEEN),
     ),
     Mutant(
         "A tile's matrices are read before their copies are waited for.",
@@ -229,7 +234,7 @@ MUTANTS = (
     ),
     Mutant(
         "All vectors of a lane's tokens are copied to the place of its first.",
-        "selective_scan/tiles.cuh",
+        "selective_scan/tile_matrices.cuh",
         "if (n < d_state) copy(to[n][i]",
         "if (n < d_state) copy(to[n][0]",
         (_TILES_ALONE,),
@@ -246,27 +251,77 @@ MUTANTS = (
         "selective_scan/scan_tiles.cuh",
         "store_rows(other, tile - Shape::kTile, end);",
         "store_rows(other, tile, end);",
-        (_TURNED,),
+        (_TURNED_SEGMENTS,),
     ),
     Mutant(
         "A turned tile's rows are read before they are there.",
         "selective_scan/scan_tiles.cuh",
         "wait_for_copies();\n            // What this tile needs",
         "// What this tile needs",
-        (_TURNED,),
+        (_TURNED_SEGMENTS,),
     ),
     Mutant(
         "Tokens behind the last one of turned rows are not zeros.",
-        "selective_scan/scan_tiles.cuh",
-        "has_channel && tile + token < end);",
-        "has_channel);",
+        "selective_scan/tile_rows.cuh",
+        "(has_channel && tile + number < end)",
+        "has_channel",
         (_TURNED,),
     ),
     Mutant(
         "States beyond the last one take part in turning.",
-        "selective_scan/tiles.cuh",
+        "selective_scan/tile_matrices.cuh",
         "if (n < d_state && token >= begin && token < end) {",
         "if (token >= begin && token < end) {",
         ("selective_scan_fn-1-12-530-d_state_12-dtype_float32-layout_channel_last-matrices_by_state",),
+    ),
+    Mutant(
+        "Rows of the next tile that the states leave no time for are not copied.",
+        "selective_scan/scan_tiles.cuh",
+        "            while (kIsSpread && left > 0) copy_one();\n",
+        "",
+        (_ROWS_BETWEEN,),
+    ),
+    Mutant(
+        "A row that is copied between states goes to the stage in use.",
+        "selective_scan/scan_tiles.cuh",
+        "copy_row<true>(now ^ 1, left, from, strides[2], next, end);",
+        "copy_row<true>(now, left, from, strides[2], next, end);",
+        (_ROWS_BETWEEN,),
+    ),
+    Mutant(
+        "Inputs that are loaded behind a tile's states are this tile's once more.",
+        "selective_scan/scan_tiles.cuh",
+        "if (kIsSoon && next < end) load_inputs(inputs, next, begin, end);",
+        "if (kIsSoon && next < end) load_inputs(inputs, tile, begin, end);",
+        (_TILES_PARTS,),
+    ),
+    Mutant(
+        "Results of such tiles go to the tile behind theirs.",
+        "selective_scan/scan_tiles.cuh",
+        "store_rows(now ^ 1, tile - Shape::kTile, end);",
+        "store_rows(now ^ 1, tile, end);",
+        (_ROWS_BETWEEN,),
+    ),
+    Mutant(
+        "Vectors of states keep their order while lanes expect another.",
+        "selective_scan/tile_matrices.cuh",
+        "(own ^ round * kRoundLanes % 8 * kVec)",
+        "own",
+        (_ROWS_BETWEEN,),
+    ),
+    Mutant(
+        "Halves of vectors of states change places while lanes expect that they do not.",
+        "selective_scan/tile_matrices.cuh",
+        "(kHasHalves ? lane / 8 * kHalf : 0)",
+        "0",
+        (_ROWS_BETWEEN,),
+    ),
+    Mutant(
+        "States of a token that does not count are those of the tile before.",
+        "selective_scan/tile_matrices.cuh",
+        """            if (!kIsWhole && (number < begin || number >= end)) {
+                store(place, Vec<T, kVec>::zero());""",
+        "            if (!kIsWhole && (number < begin || number >= end)) {",
+        (_TURNED,),
     ),
 )
