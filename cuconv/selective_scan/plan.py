@@ -32,8 +32,8 @@ tokens walked by all lanes; with contiguous channels 43 of 192 tokens 1128 and 9
 
 WIDE_ROWS = 16
 """Channels of sequences per multiprocessor beyond which they fill the GPU there. With contiguous channels 2048 of 4096
-tokens and 64 states take 520 us with WIDE, 593 with WIDE_FULL and 715 with tokens walked by all lanes; 16 x 2048 of 512
-tokens 1054, 891 and 939.
+tokens and 64 states take 457 us with WIDE, 513 with WIDE_FULL and 715 with tokens walked by all lanes; 16 x 2048 of 512
+tokens 924, 887 and 939.
 """
 
 

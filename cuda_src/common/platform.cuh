@@ -142,7 +142,21 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #endif
 }
 
-// The same of 16 bytes of which only the first `bytes`, an even number of them, are read; the others become zero.
+// The same where a condition holds. There is no branch, so that what lies in front of it and behind can be mixed.
+template <int kBytes>
+__device__ __forceinline__ void copy_async_if(bool condition, void* shared, const void* global) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile(
+        "{ .reg .pred given; setp.ne.b32 given, %3, 0; @given cp.async.ca.shared.global [%0], [%1], %2; }" ::"r"(to),
+        "l"(global), "n"(kBytes), "r"(static_cast<int>(condition))
+        : "memory");
+#else
+    if (condition) copy_async<kBytes>(shared, global);
+#endif
+}
+
+// A copy of 16 bytes of which only the first `bytes`, an even number of them, are read; the others become zero.
 __device__ __forceinline__ void copy_front_async(void* shared, const void* global, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));

@@ -289,9 +289,9 @@ struct TileScan {
     __device__ __forceinline__ void walk_by_state(int begin, int end, BeforeTile before_tile) {
         constexpr bool kIsDouble = Shape::kStages > 1, kHasTwoRows = Rows::kStages > 1;
         // The load-store units take as long for 8 bytes of a token as for 128. What few channels need next is copied
-        // between the states of this tile therefore: on an H200 one sequence of 8192 tokens of 512 channels takes 91 us
-        // so and 96 with all copies at once, 1536 channels 192 and 219, but 2048 in blocks of 16 292 and 260. With a
-        // snapshot every 256 1536 channels take 206 and 226, 2048 in blocks of 8 238 and 225.
+        // between the states of this tile therefore: on an H200 one sequence of 8192 tokens of 512 channels takes 84 us
+        // so and 96 with all copies at once, 1024 channels 126 and 144, but 2048 in blocks of 16 channels 292 and 260.
+        // With a snapshot every 256 1536 channels take 204 and 226, 2048 in blocks of 8 238 and 225.
         constexpr bool kIsSpread = kHasTwoRows && Shape::kChannels <= (kTakes ? 4 : 8);
         if (begin >= end) return;
         int tile = begin, stage = 0, now = 0;
@@ -302,13 +302,14 @@ struct TileScan {
             const bool has_edge = is_edge(tile, begin, end);
             int left = 0;  // rows of the next tile that are still to be copied
             const auto copy_one = [&] {
-                if (!kIsSpread || left == 0) return;
-                --left;
+                if (!kIsSpread) return;
+                const bool is_left = left > 0;
+                left -= is_left ? 1 : 0;
                 const T* const from = left == Rows::kU ? u : left == Rows::kDelta ? delta : z;
-                const auto& strides = left == Rows::kU       ? p.u_stride
-                                      : left == Rows::kDelta ? p.delta_stride
-                                                             : p.z_stride;
-                copy_row<true>(now ^ 1, left, from, strides[2], next, end);
+                const index_t step = left == Rows::kU       ? p.u_stride[2]
+                                     : left == Rows::kDelta ? p.delta_stride[2]
+                                                            : p.z_stride[2];
+                shared.rows.copy_if(is_left, now ^ 1, left, from, step, next);
             };
             // Starts what follows B and C of the states from `first` on: those of other states or of the next tile, and
             // its rows.

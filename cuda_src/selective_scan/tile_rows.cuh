@@ -44,6 +44,12 @@ struct TileRows {
                        });
     }
 
+    // Starts to copy all of a tile where a condition holds.
+    __device__ __forceinline__ void copy_if(bool condition, int stage, int row, const T* from, index_t step, int tile) {
+        each<true>(elements[stage][row], from, step, tile, tile, true,
+                   [=](T* place, const T* at, bool) { copy_async_if<kVec* int{sizeof(T)}>(condition, place, at); });
+    }
+
     // Stores the results of those tokens.
     template <bool kIsWhole>
     __device__ __forceinline__ void store(int stage, T* to, index_t step, int tile, int end, bool has_channel) {

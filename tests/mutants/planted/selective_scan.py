@@ -284,8 +284,8 @@ MUTANTS = (
     Mutant(
         "A row that is copied between states goes to the stage in use.",
         "selective_scan/scan_tiles.cuh",
-        "copy_row<true>(now ^ 1, left, from, strides[2], next, end);",
-        "copy_row<true>(now, left, from, strides[2], next, end);",
+        "shared.rows.copy_if(is_left, now ^ 1, left,",
+        "shared.rows.copy_if(is_left, now, left,",
         (_ROWS_BETWEEN,),
     ),
     Mutant(
