@@ -32,9 +32,9 @@ struct TileScan {
     // Loads the next tile's inputs while this one is scanned. The compiler of CUDA 12.9 ends abnormally with that for
     // compute capability 12.
     static constexpr bool kIsAhead = !kByChannel && kTokens < 16 && kArch < 120;
-    // Loads them behind its states, four of which at a time leave no registers before. On an H200 one sequence of 8192
-    // tokens of 2048 channels takes 172 us so and 181 with inputs loaded where they are needed. With snapshots 187 and
-    // 178: storing them takes as long as such loads.
+    // Loads the next tile's inputs behind this one's states, four of which at a time leave no registers before. On an
+    // H200 one sequence of 8192 tokens of 2048 channels takes 172 us so and 181 with inputs loaded where they are
+    // needed. With snapshots it takes 187 and 178: storing those fills the time of such loads.
     static constexpr bool kIsSoon = !kByChannel && kTokens == 16 && kAtOnce == 4 && sizeof(T) == 2 && !kTakes;
     // Tokens of a lane: as they are in memory or, where channels are contiguous, as they are in shared memory.
     struct TurnedTokens {
@@ -241,6 +241,7 @@ struct TileScan {
     // Results take the way back.
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_channel(int begin, int end, BeforeTile before_tile) {
+        static_assert(!Shape::kIsWide, "B and C of all states are turned at once");
         constexpr bool kIsDouble = Shape::kStages > 1;
         // No tokens have no tile, and no chunk whose state would be kept.
         if (begin >= end) return;
@@ -291,7 +292,7 @@ struct TileScan {
         // The load-store units take as long for 8 bytes of a token as for 128. What few channels need next is copied
         // between the states of this tile therefore: on an H200 one sequence of 8192 tokens of 512 channels takes 84 us
         // so and 96 with all copies at once, 1024 channels 126 and 144, but 2048 in blocks of 16 channels 292 and 260.
-        // With a snapshot every 256 1536 channels take 204 and 226, 2048 in blocks of 8 238 and 225.
+        // With a snapshot every 256 tokens 1536 channels take 204 and 226. 2048 in blocks of 8 took 238 and 225.
         constexpr bool kIsSpread = kHasTwoRows && Shape::kChannels <= (kTakes ? 4 : 8);
         if (begin >= end) return;
         int tile = begin, stage = 0, now = 0;

@@ -183,6 +183,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
     if constexpr (!kMixed) {
         scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, channel, row);
+        // Divided once more: both numbers would take registers through the whole walk.
         const QuotientRemainder again = divide(opaque(blockIdx.x), p.dim_blocks);
         store_padding<typename Traits::Long>(p, static_cast<int>(again.remainder) * Traits::Long::kChannels,
                                              static_cast<int>(again.quotient));

@@ -52,7 +52,8 @@ __device__ __forceinline__ void each_number(const typename TileShared<Shape>::Ma
 }
 
 // Advances kAtOnce states n, n + kStateStep, … of a channel of the block by the tokens of a tile, counted from `first`
-// on: the state that B and C in shared memory begin with.
+// on: the state that B and C in shared memory begin with. Calls meanwhile() twice, for what has nothing to do with
+// them.
 template <bool kHasOutput, bool kIsEdge, bool kTakes, typename Shape, typename Meanwhile>
 __device__ __forceinline__ void advance_states(TileShared<Shape>& shared, int stage, int channel, int lane, int first,
                                                int n, TileTokens<Shape>& tokens, Meanwhile meanwhile) {
