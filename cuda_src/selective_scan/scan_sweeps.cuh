@@ -14,10 +14,10 @@ struct NoSnapshots {
     static constexpr bool kExist = false;
 };
 
-// One channel of a sequence, in the lanes of a group, as a TileScan.
+// One channel of a sequence, in the lanes of a group, as a TileBlock.
 template <typename Shape, typename Operands>
-struct SweepScan : TileScan<Shape, Operands> {
-    using Base = TileScan<Shape, Operands>;
+struct SweepScan : TileBlock<Shape, Operands> {
+    using Base = TileBlock<Shape, Operands>;
     using T = typename Base::T;
     using Own = typename Base::Own;
     using Inputs = typename Base::Inputs;

@@ -1,32 +1,27 @@
-// A selective scan with the tokens of a tile shared among lanes: loads, the loop over tiles, and stores.
+// A selective scan with the tokens of a tile shared among lanes: a tile, and the loop over tiles.
 #pragma once
 
 #include "common/activation.cuh"
-#include "common/fastdiv.cuh"
 #include "common/snapshots.cuh"
-#include "common/tokens.cuh"
-#include "selective_scan/scan_states.cuh"
+#include "selective_scan/tile_block.cuh"
 #include "selective_scan/tile_states.cuh"
 
-// One channel of a sequence, in the lanes of a group. The groups of a block walk the same tokens; groups beyond the
-// last channel repeat that one's work and store nothing.
+// One channel of a sequence, as a TileBlock.
 template <typename Shape, typename Operands>
-struct TileScan {
-    using T = typename Shape::input_t;
-    static constexpr int kVec = Shape::kVec;
-    static constexpr int kTokens = Shape::kTokens;
-    static constexpr int kLanes = Shape::kLanes;
-    static constexpr int kParts = Shape::kParts;
+struct TileScan : TileBlock<Shape, Operands> {
+    using Base = TileBlock<Shape, Operands>;
+    using T = typename Base::T;
+    using Own = typename Base::Own;
+    using Inputs = typename Base::Inputs;
+    using Rows = typename Base::Rows;
+    using Base::is_whole, Base::own_offset, Base::store_rows;
+    using Base::kByChannel;
+    using Base::kVec, Base::kTokens, Base::kLanes, Base::kParts, Base::kOwn;
+    using Base::p, Base::shared, Base::first_channel, Base::lane, Base::part, Base::local, Base::is_idle;
+    using Base::u, Base::delta, Base::z, Base::out, Base::B, Base::C, Base::D, Base::bias;
     static constexpr int kAtOnce = Shape::kAtOnce;
-    static constexpr int kOwn = Shape::kOwn;
-    static constexpr int kTile = Shape::kTile;
-    static constexpr bool kByChannel = Shape::kByChannel;
     static constexpr bool kTakes = Shape::kTakes;
     static constexpr int kTaken = Shape::kTaken;
-    // Threads that visit states together, their channels, and in how many slots they can store states at once.
-    static constexpr int kStateThreads = Shape::kSweeps ? Shape::kThreads : kWarpSize;
-    static constexpr int kStateChannels = kStateThreads / Shape::kGroup;
-    static constexpr int kCopies = Shape::kMost * kStateChannels < kStateThreads ? 2 : 1;
     // Loads z at a tile's start and holds it: 2 % quicker where registers allow it, else up to 10 % slower.
     static constexpr bool kHoldsZ = kAtOnce > 1 && !kByChannel;
     // Loads the next tile's inputs while this one is scanned. The compiler of CUDA 12.9 ends abnormally with that for
@@ -36,86 +31,12 @@ struct TileScan {
     // H200 one sequence of 8192 tokens of 2048 channels takes 172 us so and 181 with inputs loaded where they are
     // needed. With snapshots it takes 187 and 178: storing those fills the time of such loads.
     static constexpr bool kIsSoon = !kByChannel && kTokens == 16 && kAtOnce == 4 && sizeof(T) == 2 && !kTakes;
-    // Tokens of a lane: as they are in memory or, where channels are contiguous, as they are in shared memory.
-    struct TurnedTokens {
-        const T* elements;  // the first token
 
-        __device__ __forceinline__ float to_float(int t) const {
-            return Dtype<T>::to_float(elements[t * Shape::kChannels]);
-        }
-    };
-    using Own = Select<kByChannel, TurnedTokens, Tokens<T, kOwn, kVec>>;
-    using Rows = TileRows<Shape>;
-    using MatrixTurns = Select<Shape::kByState, MatrixByState<Shape>, MatrixTurn<Shape>>;
-    using MatrixLoads = Select<kByChannel, Select<Shape::kSweeps, MatrixRows<Shape>, MatrixTurns>, MatrixCopy<Shape>>;
-
-    using States = float[Shape::kMost + 1];  // of a channel
-    struct Inputs {
-        Own u;
-        Own delta;
-    };
-
-    const Operands& p;
-    TileShared<Shape>& shared;
-    int first_channel;  // of the block
-    int lane;           // its number among the lanes of its part
-    int part;
-    int local;  // its channel's number in the block
-    int channel;
-    bool is_idle;
-    // In the tile at token 0, as delta, z and out: at the first token that this lane loads or, where channels are
-    // contiguous, at this thread's first vector of channels.
-    const T* u;
-    const T* delta;
-    const T* z;
-    T* out;
-    MatrixLoads B;  // for the block's group of channels
-    MatrixLoads C;
-    float D;
-    float bias;
-    float steps;                   // the sum of dt over the tokens of this lane
+    float steps = 0.0f;            // the sum of dt over the tokens of this lane
     const SnapshotCursor* cursor;  // of the warp, where states inside of tiles are taken
-    unsigned takers;               // lanes that take states in this tile, as SnapshotCursor has it
+    unsigned takers = 0;           // lanes that take states in this tile, as SnapshotCursor has it
 
-    // States begin with what begins(channel, n) returns.
-    template <typename Begins>
-    __device__ __forceinline__ TileScan(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_,
-                                        Begins begins)
-        : p(p_),
-          shared(shared_),
-          first_channel(first_channel_),
-          lane(static_cast<int>(threadIdx.x) % kLanes),
-          part(Shape::part()),
-          local(Shape::channel()),
-          channel(min(first_channel + local, p.dim - 1)),
-          is_idle(first_channel + local >= p.dim),
-          B(matrix(p.B, p.B_stride, batch), p.B_stride[Shape::kByState ? 3 : 2]),
-          C(matrix(p.C, p.C_stride, batch), p.C_stride[Shape::kByState ? 3 : 2]),
-          steps(0.0f),
-          takers(0) {
-        u = row<const T>(p.u, p.u_stride, batch);
-        delta = row<const T>(p.delta, p.delta_stride, batch);
-        z = row<const T>(p.z, p.z_stride, batch);
-        out = row<T>(p.out, p.out_stride, batch);
-        RawNumber<T> raw_d, raw_bias;
-        if (p.D != nullptr) raw_d.load(p.D, channel * p.D_stride, p.D_is_float32);
-        if (p.delta_bias != nullptr) {
-            raw_bias.load(p.delta_bias, channel * p.delta_bias_stride, p.delta_bias_is_float32);
-        }
-        // All are asked for before the first one is waited for.
-        const float* const A = static_cast<const float*>(p.A);
-        float rates[kStateRounds], states[kStateRounds];
-        each_state<kStateRounds>([&](int round, int c, int n) {
-            rates[round] = load<1>(A + of_block(c) * p.A_stride[0] + n * p.A_stride[1]).to_float(0);
-            states[round] = begins(of_block(c), n);
-        });
-        each_state<kStateRounds>([&](int round, int c, int n) {
-            shared.rate[c][n] = rates[round] * kLog2E;
-            shared.state[c][n] = states[round];
-        });
-        D = raw_d.to_float(p.D_is_float32);
-        bias = raw_bias.to_float(p.delta_bias_is_float32);
-    }
+    using Base::Base;
 
     // Walks the tokens `begin` to `end` - 1; calls before_tile(token) before each tile's first token, which is `begin`
     // or a whole number of tiles behind it. States are in the block's shared memory, before and after; before_tile has
@@ -131,70 +52,12 @@ struct TileScan {
         }
     }
 
-    // Waits until all threads that store states see those behind the tokens that have been walked.
-    __device__ __forceinline__ static void wait_for_states() {
-        if constexpr (Shape::kSweeps) {
-            __syncthreads();
-        } else {
-            sync_warp();
-        }
-    }
-
-    // Copies the states of the block's channels to an array of them, in a walk or after it.
-    template <typename State>
-    __device__ __forceinline__ void store_states(State* at, index_t channel_step, index_t step) const {
-        store_states<1>(shared.state, at, channel_step, step);
-    }
-
-    template <int kTimes, typename State>
-    __device__ __forceinline__ void store_states(const States* states, State* at, index_t channel_step,
-                                                 index_t step) const {
-        // All 16 rounds at once would take registers from the walks of a lane that has a channel alone.
-        each_state<Shape::kGroup == 1 ? 1 : kStateRounds, kTimes>([&](int, int c, int n) {
-            if (first_channel + c < p.dim) {
-                at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(states[c][n]);
-            }
-        });
-    }
-
-    // The same with a slot of a pool, where states may be codes; `states` are those of the block, or those taken. Where
-    // kTimes is kCopies, that many parts of the threads that visit states together may each have a slot, or -1, and
-    // states of its own.
-    template <int kTimes, typename State>
-    __device__ __forceinline__ void store_slot(const States* states, const StateSlots<State>& to, int slot,
-                                               const StateTime& time) const {
-        State* const at = to.states + slot * to.stride[0];
-        if constexpr (!kIsQuantised<State>) {
-            if (kTimes == 1 || slot >= 0) store_states<kTimes>(states, at, to.stride[1], to.stride[2]);
-            return;
-        }
-        float own[kStateRounds], factors[kStateRounds];
-#pragma unroll
-        for (int round = 0; round < kStateRounds; ++round) own[round] = 0.0f;
-        each_state<kStateRounds, kTimes>([&](int round, int c, int n) { own[round] = states[c][n]; });
-        // All lanes find the factors, which those of a channel share.
-        const float of_one = Shape::kIsWide ? find_factor<State, kWarpSize>(own) : 1.0f;
-#pragma unroll
-        for (int round = 0; round < kStateRounds; ++round) {
-            const float state[1] = {own[round]};
-            factors[round] = Shape::kIsWide ? of_one : find_factor<State, Shape::kStates>(state);
-        }
-        if (kTimes > 1 && slot < 0) return;
-        each_state<kStateRounds, kTimes>([&](int round, int c, int n) {
-            if (first_channel + c >= p.dim) return;
-            const index_t channel = of_block(c);
-            store_state(p, at + channel * to.stride[1] + n * to.stride[2], own[round], factors[round],
-                        channel * p.d_state + n, time);
-            if (n == 0) *to.scale(slot, channel) = scale_of_factor(factors[round]);
-        });
-    }
-
- protected:
+ private:
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_token(int begin, int end, BeforeTile before_tile) {
         constexpr bool kIsDouble = Shape::kStages > 1;
         int tile = begin / kVec * kVec, stage = 0;
-        if (kIsDouble) fetch<kHasOutput>(stage, 0, tile, end);
+        if (kIsDouble) Base::template fetch<kHasOutput>(stage, 0, tile, end);
         Inputs inputs;
         if (kIsAhead || (kIsSoon && tile < end)) load_inputs(inputs, tile, begin, end);
         while (tile < end) {
@@ -203,20 +66,20 @@ struct TileScan {
             const auto bring = [&](int first) {
                 if (!kIsDouble) {
                     __syncthreads();
-                    fetch<kHasOutput>(stage, first, tile, end);
+                    Base::template fetch<kHasOutput>(stage, first, tile, end);
                 }
                 if (!kIsAhead && !kIsSoon && first == 0) load_inputs(inputs, tile, begin, end);
                 // While what has been asked for is under way.
                 if (first == 0) before_tile(tile);
                 if (kIsDouble && first > 0) stage ^= 1;
-                await<kHasOutput>(stage, first, tile, begin);
+                Base::template await<kHasOutput>(stage, first, tile, begin);
                 // They have arrived, and all threads have used those before them.
                 __syncthreads();
                 if (!kIsDouble) return;
                 if (Shape::kIsWide && first + Shape::kStates < p.d_state) {
-                    fetch<kHasOutput>(stage ^ 1, first + Shape::kStates, tile, end);
+                    Base::template fetch<kHasOutput>(stage ^ 1, first + Shape::kStates, tile, end);
                 } else if (next < end) {
-                    fetch<kHasOutput>(stage ^ 1, 0, next, end);
+                    Base::template fetch<kHasOutput>(stage ^ 1, 0, next, end);
                 }
             };
             bring(0);
@@ -246,7 +109,7 @@ struct TileScan {
         // No tokens have no tile, and no chunk whose state would be kept.
         if (begin >= end) return;
         int tile = begin, stage = 0;
-        copy_rows<kHasOutput>(stage, tile, end);
+        Base::template copy_rows<kHasOutput>(stage, tile, end);
         if (kIsDouble) load_matrices<kHasOutput>(tile, begin, end);
         for (;;) {
             // Twice the registers: they are not held while results are finished.
@@ -260,7 +123,7 @@ struct TileScan {
             if (kIsDouble) {
                 if (kHasOutput && tile > begin) store_rows(other, tile - Shape::kTile, end);
                 // Each thread copies to where it has just read results.
-                if (next < end) copy_rows<kHasOutput>(other, next, end);
+                if (next < end) Base::template copy_rows<kHasOutput>(other, next, end);
             }
             const Inputs inputs{own_tokens(stage, Rows::kU), own_tokens(stage, Rows::kDelta)};
             const auto load_next = [&] {
@@ -277,7 +140,7 @@ struct TileScan {
                 __syncthreads();
                 if (kHasOutput) store_rows(stage, tile, end);
                 if (next >= end) break;
-                copy_rows<kHasOutput>(stage, next, end);
+                Base::template copy_rows<kHasOutput>(stage, next, end);
             }
             stage = other;
             tile = next;
@@ -296,7 +159,7 @@ struct TileScan {
         constexpr bool kIsSpread = kHasTwoRows && Shape::kChannels <= (kTakes ? 4 : 8);
         if (begin >= end) return;
         int tile = begin, stage = 0, now = 0;
-        copy_rows<kHasOutput>(now, tile, end);
+        Base::template copy_rows<kHasOutput>(now, tile, end);
         if (kIsDouble) copy_matrices<kHasOutput>(stage, 0, tile, begin, end);
         for (;;) {
             const int next = tile + Shape::kTile;
@@ -322,7 +185,7 @@ struct TileScan {
                     if (kIsSpread && is_whole(next, end) && !has_edge && (!kTakes || takers == 0)) {
                         left = kHasOutput && p.z != nullptr ? 3 : 2;
                     } else if (next < end) {
-                        copy_rows<kHasOutput>(now ^ 1, next, end);
+                        Base::template copy_rows<kHasOutput>(now ^ 1, next, end);
                     }
                 }
                 if (!kIsDouble) return;
@@ -359,7 +222,7 @@ struct TileScan {
                 __syncthreads();
                 if (kHasOutput) store_rows(now, tile, end);
                 if (next >= end) break;
-                copy_rows<kHasOutput>(now, next, end);
+                Base::template copy_rows<kHasOutput>(now, next, end);
             }
             if (kIsDouble) stage ^= 1;
             if (kHasTwoRows) now ^= 1;
@@ -386,75 +249,7 @@ struct TileScan {
         if (kHasOutput) C.store(shared.C[stage], p.d_state);
     }
 
-    // Visits states of the block's channels, neighbouring ones by neighbouring threads: calls body(round, the channel's
-    // number in the block, the state's number). Lanes that share tokens visit those of their own warp's channels. Each
-    // is visited kTimes, which is 1 or kCopies.
-    static_assert(!Shape::kIsWide || kStateChannels == 1, "a warp has the states of one channel");
-    static constexpr int kStateRounds = (kStateChannels * Shape::kMost + kStateThreads - 1) / kStateThreads;
-    template <int kUnroll, int kTimes = 1, typename Body>
-    __device__ __forceinline__ void each_state(Body body) const {
-        const int thread = static_cast<int>(threadIdx.x), first = thread / kStateThreads * kStateChannels;
-#pragma unroll kUnroll
-        for (int round = 0; round < kStateRounds; ++round) {
-            const int number = round * kStateThreads + thread % kStateThreads;
-            const int c = number / Shape::kMost, n = number % Shape::kMost;
-            if (c < kStateChannels * kTimes && n < p.d_state) body(round, first + (kStateChannels > 1 ? c : 0), n);
-        }
-    }
-
-    __device__ __forceinline__ index_t of_block(int c) const { return min(first_channel + c, p.dim - 1); }
-
     __device__ __forceinline__ int first_of_part() const { return Shape::kByState ? part * kAtOnce : part; }
-
-    __device__ __forceinline__ int own_offset() const { return lane * kTokens + part * kOwn; }
-
-    template <typename Pointee, typename Pointer>
-    __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
-        Pointee* const first = static_cast<Pointee*>(base) + batch * stride[0];
-        // Opaque, or else the address is computed again for every tile.
-        if (kByChannel) return as_global(opaque(first + first_channel + Rows::channel() + Rows::token() * stride[2]));
-        return as_global(opaque(first + channel * stride[1] + own_offset()));
-    }
-
-    // Whether a tile is whole where channels are contiguous.
-    __device__ __forceinline__ bool is_whole(int tile, int end) const {
-        return tile + Shape::kTile <= end && first_channel + Shape::kChannels <= p.dim;
-    }
-
-    __device__ __forceinline__ bool has_row_channel() const { return first_channel + Rows::channel() < p.dim; }
-
-    // Starts to copy the tokens of a tile before `end` to shared memory; the others become zero.
-    template <bool kHasOutput>
-    __device__ __forceinline__ void copy_rows(int stage, int tile, int end) const {
-        if (Rows::kRounds > 1 && is_whole(tile, end)) {
-            copy_rows<kHasOutput, true>(stage, tile, end);
-        } else {
-            copy_rows<kHasOutput, false>(stage, tile, end);
-        }
-    }
-    template <bool kHasOutput, bool kIsWhole>
-    __device__ __forceinline__ void copy_rows(int stage, int tile, int end) const {
-        copy_row<kIsWhole>(stage, Rows::kU, u, p.u_stride[2], tile, end);
-        copy_row<kIsWhole>(stage, Rows::kDelta, delta, p.delta_stride[2], tile, end);
-        if (kHasOutput && p.z != nullptr) copy_row<kIsWhole>(stage, Rows::kZ, z, p.z_stride[2], tile, end);
-    }
-    template <bool kIsWhole>
-    __device__ __forceinline__ void copy_row(int stage, int row, const T* from, index_t step, int tile, int end) const {
-        shared.rows.template copy<kIsWhole>(stage, row, from, step, tile, end, has_row_channel());
-    }
-
-    // Stores the results of the tokens of a tile before `end`.
-    __device__ __forceinline__ void store_rows(int stage, int tile, int end) const {
-        if (Rows::kRounds > 1 && is_whole(tile, end)) {
-            store_rows<true>(stage, tile, end);
-        } else {
-            store_rows<false>(stage, tile, end);
-        }
-    }
-    template <bool kIsWhole>
-    __device__ __forceinline__ void store_rows(int stage, int tile, int end) const {
-        shared.rows.template store<kIsWhole>(stage, out, p.out_stride[2], tile, end, has_row_channel());
-    }
 
     // The place of the first token that this lane loads in a row in shared memory.
     __device__ __forceinline__ T* own_place(int stage, int row) const {
@@ -463,26 +258,12 @@ struct TileScan {
 
     __device__ __forceinline__ Own own_tokens(int stage, int row) const { return {own_place(stage, row)}; }
 
-    __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride, int batch) const {
-        const index_t group = divide(first_channel, p.group_dim).quotient;
-        return static_cast<const T*>(base) + batch * stride[0] + group * stride[1];
-    }
-
-    template <bool kIsEdge>
-    __device__ __forceinline__ static void load_own(Own& to, const T* at, int first, int behind) {
-        if (kIsEdge && (first > 0 || behind < kOwn)) {
-            to.load_edge(at, 1, first, behind);
-        } else {
-            to.load(at, 1);
-        }
-    }
-
     // The tokens of a whole tile, or those that count.
     __device__ __forceinline__ static void load_some(Own& to, const T* at, int first, int behind, bool is_whole) {
         if (is_whole) {
-            load_own<false>(to, at, first, behind);
+            Base::template load_own<false>(to, at, first, behind);
         } else {
-            load_own<true>(to, at, first, behind);
+            Base::template load_own<true>(to, at, first, behind);
         }
     }
 
@@ -494,34 +275,12 @@ struct TileScan {
     __device__ __forceinline__ void load_inputs(Inputs& to, int tile, int begin, int end) const {
         const int first = begin - tile - own_offset(), behind = end - tile - own_offset();
         if (is_edge(tile, begin, end)) {
-            load_own<true>(to.u, u + tile, first, behind);
-            load_own<true>(to.delta, delta + tile, first, behind);
+            Base::template load_own<true>(to.u, u + tile, first, behind);
+            Base::template load_own<true>(to.delta, delta + tile, first, behind);
         } else {
-            load_own<false>(to.u, u + tile, first, behind);
-            load_own<false>(to.delta, delta + tile, first, behind);
+            Base::template load_own<false>(to.u, u + tile, first, behind);
+            Base::template load_own<false>(to.delta, delta + tile, first, behind);
         }
-    }
-
-    // Starts the copy of B and, for outputs, C of a tile to a stage of shared memory, for the states from `first` on:
-    // zeros in place of tokens from `end` on.
-    template <bool kHasOutput>
-    __device__ __forceinline__ void fetch(int stage, int first, int tile, int end) const {
-        if (tile + Shape::kTile > end) {
-            B.copy_front(shared.B[stage], p.B_stride[2], p.d_state, first, tile, end);
-            if (kHasOutput) C.copy_front(shared.C[stage], p.C_stride[2], p.d_state, first, tile, end);
-        } else {
-            B.copy(shared.B[stage], p.B_stride[2], p.d_state, first, tile);
-            if (kHasOutput) C.copy(shared.C[stage], p.C_stride[2], p.d_state, first, tile);
-        }
-    }
-
-    // Waits for the copies, and makes zeros of tokens in front of `begin`.
-    template <bool kHasOutput>
-    __device__ __forceinline__ void await(int stage, int first, int tile, int begin) {
-        wait_for_copies();
-        if (tile >= begin) return;
-        B.clear_front(shared.B[stage], p.d_state, first, tile, begin);
-        if (kHasOutput) C.clear_front(shared.C[stage], p.d_state, first, tile, begin);
     }
 
     // The one of this lane's tokens that a snapshot in front of token `behind` follows.

@@ -101,8 +101,8 @@ MUTANTS = (
         "A tile's matrices are overwritten while others read them, with one stage.",
         "selective_scan/scan_tiles.cuh",
         """                    __syncthreads();
-                    fetch<kHasOutput>(stage, first, tile, end);""",
-        "                    fetch<kHasOutput>(stage, first, tile, end);",
+                    Base::template fetch<kHasOutput>(stage, first, tile, end);""",
+        "                    Base::template fetch<kHasOutput>(stage, first, tile, end);",
         (_TILES_ONE_STAGE,),
     ),
     Mutant(
@@ -123,8 +123,8 @@ MUTANTS = (
         "Such states are advanced with the matrices of those before them.",
         "selective_scan/scan_tiles.cuh",
         """                if (kIsDouble && first > 0) stage ^= 1;
-                await""",
-        "                await",
+                Base::""",
+        "                Base::",
         (_WIDE,),
     ),
     Mutant(
@@ -137,7 +137,7 @@ MUTANTS = (
     ),
     Mutant(
         "A tile's matrices are read before their copies are waited for.",
-        "selective_scan/scan_tiles.cuh",
+        "selective_scan/tile_block.cuh",
         "        wait_for_copies();\n        if (tile >= begin) return;",
         "        if (tile >= begin) return;",
         (_TILES,),

@@ -53,7 +53,7 @@ _BATCH_TILES = "selective_scan_varlen_fn-128-3x136-groups_1-layout_channel_first
 MUTANTS = (
     Mutant(
         "A tile's matrices have what is in front of a sequence.",
-        "selective_scan/scan_tiles.cuh",
+        "selective_scan/tile_block.cuh",
         "        B.clear_front(shared.B[stage], p.d_state, first, tile, begin);\n",
         "",
         (_WIDE_KEPT,),
@@ -67,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "Codes of more than 16 states have the scale of some of them.",
-        "selective_scan/scan_tiles.cuh",
+        "selective_scan/tile_block.cuh",
         "factors[round] = Shape::kIsWide ? of_one :",
         "factors[round] =",
         (_WIDE_CODES,),
