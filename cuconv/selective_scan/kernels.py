@@ -146,6 +146,11 @@ def tile_time(rows: int, shape: TileShape, multiprocessors: int, by_channel: boo
     return (waves * full + last) / shape.group
 
 
+def group_channels(input_t: DType) -> int:
+    """Neighbouring channels that blocks of gradients walk together: kGroupChannels of selective_scan/scan_bwd.cuh."""
+    return 16 // input_t.itemsize
+
+
 def lanes_for(d_state: int) -> tuple[int, int]:
     """Lanes per channel and states per lane for this many states per channel."""
     return next(shape for shape in SHAPES if shape[0] * shape[1] >= d_state)
@@ -322,11 +327,11 @@ class SelectiveScanBwd(Kernel):
 
     MOST_STATES: ClassVar[int] = 16
     """States that a block has under way: kBlockStates of selective_scan/scan_bwd.cuh."""
-    SHARED_BYTES: ClassVar[int] = 96 * 1024
-    """At least the shared memory of a block with `has_states`."""
 
     input_t: DType
     vec: int
+    by_channel: bool
+    """Channels are neighbours in memory, and come by `group_channels`."""
     many_states: bool
     constant_b: bool
     constant_c: bool
@@ -339,38 +344,60 @@ class SelectiveScanBwd(Kernel):
     def variants(cls) -> Iterator[SelectiveScanBwd]:
         for input_t in FLOATS:
             for vec, has_states in product((0, 1, 2), (False, True)):
-                yield cls(input_t, vec, False, False, False, True, has_states)
-            for vec in (1, 2):
-                yield cls(input_t, vec, False, False, False, False, False)
+                yield cls(input_t, vec, False, False, False, False, True, has_states)
+            for vec, many_states in product((1, 2), (False, True)):
+                yield cls(input_t, vec, False, many_states, False, False, False, False)
             for many_states, constant_b, constant_c in product((False, True), repeat=3):
-                yield cls(input_t, 0, many_states, constant_b, constant_c, False, False)
+                yield cls(input_t, 0, False, many_states, constant_b, constant_c, False, False)
+            for many_states in (False, True):
+                yield cls(input_t, 0, True, many_states, False, False, False, False)
+            for has_states in (False, True):
+                kernel = cls(input_t, 0, True, False, False, False, True, has_states)
+                if kernel.fits:
+                    yield kernel
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room on a multiprocessor of an H200 for two blocks; without `by_channel` there always is."""
+        return 2 * (self.shared_bytes + 1024) <= 228 * 1024
+
+    @property
+    def shared_bytes(self) -> int:
+        """At least the shared memory of a block."""
+        return (36 if self.input_t.itemsize == 2 else 48) * 1024 + self.dynamic_bytes
 
     @property
     def dynamic_bytes(self) -> int:
-        """The states that sequences begin and end with."""
-        return self.constants["kDynamicBytes"] if self.has_states else 0
+        """The states that sequences begin and end with, and what a group of channels has."""
+        sizes = self.constants
+        return (
+            sizes["kEndsBytes"] * self.has_states
+            + sizes["kGroupBytes"] * self.by_channel
+            + sizes["kSumsBytes"] * group_channels(self.input_t) * self.many_states
+        )
 
 
 @dataclass(frozen=True)
 class SelectiveScanBwdOverlapped(Kernel):
-    """Gradients as SelectiveScanBwd computes them, with 16-bit dtypes and z.
+    """Gradients as SelectiveScanBwd computes them, with variable B and C and rows of contiguous tokens, and z.
 
     While a block scans the states of one channel, it finishes the tokens of the channel before and prepares those of
     the next.
     """
 
     input_t: DType
+    many_states: bool
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdOverlapped]:
-        for input_t in FLOATS:
-            if input_t.itemsize == 2:
-                yield cls(input_t)
+        for input_t, many_states in product(FLOATS, (False, True)):
+            yield cls(input_t, many_states)
 
     @property
     def dynamic_bytes(self) -> int:
-        """What blocks keep of matrices and of neighbouring channels."""
-        return self.constants["kDynamicBytes"]
+        """What blocks keep of matrices, of neighbouring channels and of states that have been taken."""
+        size = "Half" if self.input_t.itemsize == 2 else "Float"
+        return self.constants[f"k{size}Bytes"] + self.constants[f"k{size}SumsBytes"] * self.many_states
 
 
 @dataclass(frozen=True)
@@ -392,15 +419,17 @@ class SelectiveScanBwdStates(Kernel):
     """A block walks channels of one chunk of tokens, to the states behind it."""
 
     input_t: DType
+    by_channel: bool
+    """Channels are neighbours in memory, and come by `group_channels`."""
     constant_b: bool
     shares_chunks: bool
     """Packed sequences share chunks."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdStates]:
-        for input_t in FLOATS:
-            for constant_b, shares_chunks in ((False, False), (False, True), (True, False)):
-                yield cls(input_t, constant_b, shares_chunks)
+        for input_t, by_channel, constant_b, shares_chunks in product(FLOATS, *((False, True),) * 3):
+            if by_channel + constant_b < 2 and constant_b + shares_chunks < 2:
+                yield cls(input_t, by_channel, constant_b, shares_chunks)
 
 
 @dataclass(frozen=True)

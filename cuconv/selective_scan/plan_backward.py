@@ -19,6 +19,7 @@ from cuconv.selective_scan.kernels import (
     SelectiveScanBwdStates,
     SelectiveScanBwdSweeps,
     chunk_tokens,
+    group_channels,
     tile_time,
 )
 from cuconv.selective_scan.plan import CHANNELS, is_float32, tile_axis
@@ -74,6 +75,12 @@ class BackwardOperands(NamedTuple):
     is_packed: bool
 
     @property
+    def input_t(self) -> DType:
+        """The dtype of rows and of variable B and C."""
+        assert isinstance(self.u.dtype, DType)
+        return self.u.dtype
+
+    @property
     def d_state(self) -> int:
         """The states of a channel."""
         return self.A.shape[1]
@@ -91,10 +98,11 @@ class BackwardOperands(NamedTuple):
         if self.query_start_loc is None or self.d_state > SelectiveScanBwd.MOST_STATES:
             return False
         # Chunks take longer to share where tokens are apart, and among floats with states.
-        is_slower = self.vector == 0 or (self.has_states and self.u.itemsize == 4)
+        is_apart = self.vector == 0 and not self.by_channel(shares_chunks=True)
+        is_slower = is_apart or (self.has_states and self.u.itemsize == 4)
         if is_slower and self.sequences * LONG <= self.u.shape[2]:
             return False
-        return not self.has_states or has_shared_memory(self.u.device, SelectiveScanBwd.SHARED_BYTES)
+        return self._has_room(self._kernel(by_channel=False, shares_chunks=True))
 
     @property
     def has_states(self) -> bool:
@@ -102,13 +110,58 @@ class BackwardOperands(NamedTuple):
         return any((self.initial_state, self.dlast_state))
 
     @property
+    def rows(self) -> list[Layout]:
+        """The layouts of (batch, dim, tokens) that are given."""
+        found = (self.u, self.delta, self.z, self.dout, self.du, self.ddelta, self.dz)
+        return [row for row in found if row is not None]
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether B and C both depend on the token."""
+        return is_variable(self.B) and is_variable(self.C)
+
+    def by_channel(self, *, shares_chunks: bool) -> bool:
+        """Whether channels come in groups: they are neighbours in every row, in whole vectors, and there is room."""
+        size = group_channels(self.input_t)
+        if not self.has_variables or self.u.shape[1] // self.groups % size:
+            return False
+        if any(
+            row.strides[1] != 1 or widest_vector(row.itemsize, row.first, *row.active(0, 2)) < size for row in self.rows
+        ):
+            return False
+        kernel = self._kernel(by_channel=True, shares_chunks=shares_chunks)
+        return kernel.fits and self._has_room(kernel)
+
+    @property
+    def kernel(self) -> SelectiveScanBwd:
+        """The general kernel for these operands."""
+        shares = self.shares_chunks
+        return self._kernel(by_channel=self.by_channel(shares_chunks=shares), shares_chunks=shares)
+
+    def _kernel(self, *, by_channel: bool, shares_chunks: bool) -> SelectiveScanBwd:
+        # Packed sequences with chunks of their own begin anywhere.
+        most = 2 if self.query_start_loc is None or shares_chunks else 1
+        return SelectiveScanBwd(
+            self.input_t,
+            vec=0 if by_channel else min(self.vector, most),
+            by_channel=by_channel,
+            many_states=self.d_state > SelectiveScanBwd.MOST_STATES,
+            constant_b=not is_variable(self.B),
+            constant_c=not is_variable(self.C),
+            shares_chunks=shares_chunks,
+            has_states=shares_chunks and self.has_states,
+        )
+
+    def _has_room(self, kernel: SelectiveScanBwd) -> bool:
+        """Whether the device has the shared memory of a block, where that is more than every device has."""
+        return not kernel.dynamic_bytes or has_shared_memory(self.u.device, kernel.shared_bytes)
+
+    @property
     def vector(self) -> int:
         """Tokens per access: none of several where something is special, or the tokens of a row are no neighbours."""
-        if self.d_state > SelectiveScanBwd.MOST_STATES or not is_variable(self.B) or not is_variable(self.C):
+        if not self.has_variables:
             return 0
-        found = (self.u, self.delta, self.z, self.dout, self.du, self.ddelta, self.dz)
-        rows = [row for row in found if row is not None]
-        tokens = self.u.shape[2]
+        rows, tokens = self.rows, self.u.shape[2]
         if tokens > 1 and any(row.strides[2] != 1 for row in rows):
             return 0
         is_even = tokens % 2 == 0
@@ -172,12 +225,13 @@ def plan(o: BackwardOperands) -> Plan:
     has kept them. Then come the gradients, and last the sums over blocks.
     """
     batch, dim, _ = o.u.shape
-    assert isinstance(o.u.dtype, DType)
-    input_t = o.u.dtype
-    kernel = _kernel(o, input_t)
+    input_t = o.input_t
+    kernel = _kernel(o)
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
-    division = divide(o, kernel.constants["kMinBlocks"], most)
+    by_channel = isinstance(kernel, SelectiveScanBwd) and kernel.by_channel
+    at_once = group_channels(input_t) if by_channel else 1
+    division = divide(o, kernel.constants["kMinBlocks"], most, at_once)
     scratch = _scratch(o, division)
     known = {**_numbers(o, scratch), **_division_numbers(o, division)}
     launches = []
@@ -192,9 +246,9 @@ def plan(o: BackwardOperands) -> Plan:
             config, sweeps = swept.launch_config(dim, batch)
             launches.append(Launch(swept, config, swept.params.pack_numbers(**known | sweeps)))
         elif _needs_states(o):
-            states = SelectiveScanBwdStates(input_t, not is_variable(o.B), o.shares_chunks)
-            resident = states.constants["kSharingBlocks" if o.shares_chunks else "kBlocks"]
-            own = divide(o, resident, most=dim // o.groups)
+            states = SelectiveScanBwdStates(input_t, by_channel, not is_variable(o.B), o.shares_chunks)
+            resident = states.constants["kFewBlocks" if o.shares_chunks or by_channel else "kBlocks"]
+            own = divide(o, resident, dim // o.groups, at_once)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
         add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
@@ -210,21 +264,11 @@ def plan(o: BackwardOperands) -> Plan:
     return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
 
 
-def _kernel(o: BackwardOperands, input_t: DType) -> SelectiveScanBwd | SelectiveScanBwdOverlapped:
-    kernel = SelectiveScanBwd(
-        input_t,
-        # Packed sequences with chunks of their own begin anywhere.
-        vec=o.vector if o.query_start_loc is None or o.shares_chunks else min(o.vector, 1),
-        many_states=o.d_state > SelectiveScanBwd.MOST_STATES,
-        constant_b=not is_variable(o.B),
-        constant_c=not is_variable(o.C),
-        shares_chunks=o.shares_chunks,
-        has_states=o.shares_chunks and o.has_states,
-    )
-    fits = kernel == SelectiveScanBwd(input_t, 2, False, False, False, False, False) and input_t.itemsize == 2
+def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlapped:
+    kernel = o.kernel
     # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
-    if fits and o.z is not None:
-        overlapped = SelectiveScanBwdOverlapped(input_t)
+    if kernel.vec == 2 and not kernel.shares_chunks and o.z is not None:
+        overlapped = SelectiveScanBwdOverlapped(o.input_t, kernel.many_states)
         # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
         resident = overlapped.constants["kMinBlocks"]
         if has_shared_memory(o.u.device, resident * overlapped.dynamic_bytes):
@@ -232,21 +276,24 @@ def _kernel(o: BackwardOperands, input_t: DType) -> SelectiveScanBwd | Selective
     return kernel
 
 
-def divide(o: BackwardOperands, resident: int, most: int) -> Division:
-    """The fastest division of each group's channels over at most `most` blocks.
+def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1) -> Division:
+    """The fastest division of each group's channels over at most `most` blocks, by `at_once` that stay together.
 
     A multiprocessor holds `resident` blocks at once. A block's time is that of its channels and of BLOCK_CHANNELS more.
     """
     batch, dim, _ = o.u.shape
-    group_channels = dim // o.groups
-    rows, at_once = batch * o.likely_chunks * o.groups, multiprocessors(o.u.device) * resident
+    own = dim // o.groups
+    rows, places = batch * o.likely_chunks * o.groups, multiprocessors(o.u.device) * resident
+
+    def channels_of(splits: int) -> int:
+        return max(1, ceil_div(ceil_div(own, splits), at_once) * at_once)
 
     def time(splits: int) -> int:
-        return ceil_div(rows * splits, at_once) * (ceil_div(group_channels, splits) + BLOCK_CHANNELS)
+        return ceil_div(rows * splits, places) * (channels_of(splits) + BLOCK_CHANNELS)
 
-    splits = min(range(1, max(1, min(most, group_channels)) + 1), key=time)
-    channels = max(1, ceil_div(group_channels, splits))
-    return Division(max(1, ceil_div(group_channels, channels)), channels)
+    splits = min(range(1, max(1, min(most, own)) + 1), key=time)
+    channels = channels_of(splits)
+    return Division(max(1, ceil_div(own, channels)), channels)
 
 
 def _blocks(o: BackwardOperands, division: Division) -> int:
@@ -271,8 +318,7 @@ def _swept(o: BackwardOperands) -> SelectiveScanBwdSweeps | None:
     shape = min(shapes, key=lambda shape: tile_time(rows, shape, processors, by_channel))
     if tile_time(rows, shape, processors, by_channel) * processors > WORTH_SWEEPING * rows:
         return None
-    assert isinstance(o.u.dtype, DType)
-    return SelectiveScanBwdSweeps(o.u.dtype, shape.parts, shape.at_once, by_channel)
+    return SelectiveScanBwdSweeps(o.input_t, shape.parts, shape.at_once, by_channel)
 
 
 def _scratch(o: BackwardOperands, division: Division) -> Scratch:

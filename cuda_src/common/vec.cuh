@@ -66,6 +66,35 @@ __device__ __forceinline__ Vec<T, kVec> select(bool condition, const Vec<T, kVec
     return v;
 }
 
+// Two vectors as the rows of a matrix: its i-th column.
+template <typename T, int kVec>
+__device__ __forceinline__ Vec<T, 2> column_of(const Vec<T, kVec>& first, const Vec<T, kVec>& second, int i) {
+    Vec<T, 2> column;
+    if constexpr (sizeof(T) == 2) {
+        column.words[0] = __byte_perm(first.words[i / 2], second.words[i / 2], i % 2 == 0 ? 0x5410u : 0x7632u);
+    } else {
+        column.words[0] = first.words[i];
+        column.words[1] = second.words[i];
+    }
+    return column;
+}
+
+// The other way: one of the two rows out of all columns.
+template <typename T, int kVec>
+__device__ __forceinline__ Vec<T, kVec> row_of(const Vec<T, 2> (&columns)[kVec], int row) {
+    Vec<T, kVec> v;
+#pragma unroll
+    for (int i = 0; i < Vec<T, kVec>::kWords; ++i) {
+        if constexpr (sizeof(T) == 2) {
+            const unsigned low = columns[2 * i].words[0], high = columns[2 * i + 1].words[0];
+            v.words[i] = __byte_perm(low, high, row == 0 ? 0x5410u : 0x7632u);
+        } else {
+            v.words[i] = columns[i].words[row];
+        }
+    }
+    return v;
+}
+
 // Element i, for an i that is not known when the kernel is compiled.
 template <typename T, int kVec>
 __device__ __forceinline__ float any_element(const Vec<T, kVec>& v, int i) {

@@ -7,9 +7,12 @@
 // warp's state s, that is lanes from 4 s on: the first has the state before the chunk, the second A, and the third a
 // constant C. Lanes from 16 + 4 s on: the first has the gradient of the state behind the chunk, the second a constant
 // B, and the last hands over the gradient of the state before the chunk. The third ones have delta_bias and D.
-template <typename Shape, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks>
+template <typename Shape, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks, int kTurn = 0>
 struct LaneNumber {
     using T = typename Shape::input_t;
+    using Share = ChunkShare<kTurn>;
+    // Whether numbers do not lie one step after the other.
+    static constexpr bool kJumps = kManyStates || kTurn > 0;
     static constexpr int kStates = Shape::kStates;
     static constexpr int kLanes = kWarpSize / (2 * kStates);  // per state and direction
     static constexpr int kUpper = kStates * kLanes;
@@ -17,16 +20,16 @@ struct LaneNumber {
     static constexpr int kBiasLane = kUpper + 2;
     static constexpr int kDLane = kUpper + kLanes + 2;
 
-    char* at;              // what is loaded next; null where the number is zero
+    char* at;              // what is loaded next, with kJumps what the first step has; null for zeros
     index_t channel_step;  // in bytes
     index_t state_step;
     int state;     // less the first of those under way
-    int channels;  // of the block, less those by which the number is loaded ahead of the channel that is walked
+    int channels;  // of the block, less those by which this one number is ahead of the channel that is walked
     bool is_half;
     bool waits;       // for the next chunk's block
     bool hands_over;  // instead of loading
 
-    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, const ChunkShare& share,
+    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, const Share& share,
                                           const ChunkTokens& tokens) {
         const int kind = lane_id() % kLanes;
         const bool is_upper = lane_id() >= kUpper;
@@ -38,7 +41,7 @@ struct LaneNumber {
         waits = kind == 0 && is_upper && tokens.live > 0 && !tokens.is_last;
         hands_over = kind == kLanes - 1 && is_upper;
         is_half = false;
-        channels = share.channels - !waits - is_bias;
+        channels = share.channels - (kJumps ? 0 : !waits + is_bias);
         if (kind == 0 && !is_upper && tokens.live > 0) {
             if (tokens.is_first) {
                 // Sequences that share chunks begin at tokens, and end there.
@@ -65,7 +68,7 @@ struct LaneNumber {
         } else if (is_bias) {
             is_half = sizeof(T) == 2 && !p.delta_bias_is_float32;
             take(p.delta_bias, p.delta_bias_stride, 0, 0, share);
-            if (at != nullptr && share.channels > 1) at += channel_step;
+            if (!kJumps && at != nullptr && share.channels > 1) at += channel_step;
         } else if (is_D) {
             is_half = sizeof(T) == 2 && !p.D_is_float32;
             take(p.D, p.D_stride, 0, 0, share);
@@ -77,57 +80,66 @@ struct LaneNumber {
         if (at == nullptr || hands_over) channels = -1;
     }
 
-    // The numbers of the first channel; others follow while the channel before is walked.
-    __device__ __forceinline__ unsigned load_first(int d_state) {
+    // The numbers of the first step; others follow while the step before is taken. delta_bias is that of the step
+    // behind.
+    __device__ __forceinline__ unsigned load_first(const Share& share, Step second, int d_state) {
         if (waits || hands_over) return kUnset;
-        const unsigned bits = at != nullptr && state < d_state ? load(at) : 0;
-        if (!kManyStates && at != nullptr) at += channel_step;
+        if (at == nullptr || state >= d_state) return 0;
+        const bool is_bias = kJumps && lane_id() == kBiasLane && second.channel < share.channels;
+        const unsigned bits = load(is_bias ? place(share, {second.channel, 0}) : at);
+        if (!kJumps) at += channel_step;
         return bits;
     }
 
-    // While the i-th channel's states from `first_state` on are under way, the numbers of those that come next, or what
-    // another block computes of these.
-    __device__ __forceinline__ unsigned load_next(int i, int first_state, bool is_last, int d_state) const {
-        if constexpr (!kManyStates) {
-            return i < channels ? load(at) : 0;
+    // While a step is taken, the numbers of the next one, or what another block computes of this one.
+    __device__ __forceinline__ unsigned load_next(const Share& share, Step now, Step next, Step after_next,
+                                                  int d_state) const {
+        if constexpr (!kJumps) {
+            return now.channel < channels ? load(at) : 0;
         } else {
-            const bool is_next = is_last && !waits;
-            const int first = waits ? first_state : is_last ? 0 : first_state + kBlockStates;
-            if (first + state >= d_state || i >= channels + !(is_next || waits)) return 0;
-            return load(at + (is_next ? channel_step : 0) + first * state_step);
+            const bool is_bias = lane_id() == kBiasLane;
+            const Step step = {waits     ? now.channel
+                               : is_bias ? after_next.channel
+                                         : next.channel,
+                               waits ? now.first_state : next.first_state};
+            if (step.channel >= channels || (!is_bias && step.first_state + state >= d_state)) return 0;
+            return load(place(share, step));
         }
     }
 
     // What the scan of this lane's state begins with: the number, or the one that `bits` are of once it is there. With
     // kTogether all lanes wait where one does, and the warp stays whole.
     template <bool kTogether>
-    __device__ __forceinline__ float seed(float number, unsigned bits, int first_state) const {
+    __device__ __forceinline__ float seed(const Share& share, float number, unsigned bits, Step now) const {
         if constexpr (kTogether) {
             if (!waits) bits = 0;
             while (lanes_where(bits == kUnset) != 0) {
-                if (bits == kUnset) bits = load_relaxed(reinterpret_cast<const float*>(at + first_state * state_step));
+                if (bits == kUnset) bits = load_relaxed(reinterpret_cast<const float*>(place(share, now)));
             }
             return waits ? __uint_as_float(bits) : number;
         }
         if (!waits) return number;
-        while (bits == kUnset) bits = load(at + first_state * state_step);
+        while (bits == kUnset) bits = load(place(share, now));
         return __uint_as_float(bits);
     }
 
     // Hands the gradient of this lane's state before the chunk to the block of the chunk before, or to the caller.
-    __device__ __forceinline__ void hand_over(const SelectiveScanBwdOperands& p, const ChunkTokens& tokens, int channel,
-                                              int first_state, float value) const {
-        const int n = first_state + state;
+    __device__ __forceinline__ void hand_over(const SelectiveScanBwdOperands& p, const Share& share,
+                                              const ChunkTokens& tokens, Step now, float value) const {
+        const int n = now.first_state + state;
         if (!hands_over || n >= p.d_state) return;
-        ::hand_over(reinterpret_cast<float*>(at + first_state * state_step), value);
+        ::hand_over(reinterpret_cast<float*>(place(share, now)), value);
         if (!kSharesChunks && tokens.is_first && p.dinitial_state != nullptr) {
             const index_t* const stride = p.dinitial_state_stride;
+            const int channel = share.first_channel + share.channel(now.channel);
             p.dinitial_state[tokens.sequence * stride[0] + channel * stride[1] + n * stride[2]] = value;
         }
     }
 
     // Goes on to the next channel.
-    __device__ __forceinline__ void advance() { at += channel_step; }
+    __device__ __forceinline__ void advance() {
+        if (!kJumps) at += channel_step;
+    }
 
     __device__ __forceinline__ float to_float(unsigned bits) const {
         return is_half ? Dtype<T>::unpack(bits, 0) : __uint_as_float(bits);
@@ -141,13 +153,18 @@ struct LaneNumber {
     __device__ __forceinline__ static float C(float number, int s) { return from_lane(number, s * kLanes + 2); }
 
  private:
+    // Where the number of a step is, or is handed over.
+    __device__ __forceinline__ char* place(const Share& share, Step step) const {
+        return kJumps ? at + share.channel(step.channel) * channel_step + step.first_state * state_step : at;
+    }
+
     __device__ __forceinline__ unsigned load(const char* place) const {
         if (is_half) return *reinterpret_cast<const unsigned short*>(place);
         return load_relaxed(reinterpret_cast<const float*>(place));
     }
 
     __device__ __forceinline__ void take(const void* base, index_t of_channel, index_t of_state, index_t offset,
-                                         const ChunkShare& share) {
+                                         const Share& share) {
         if (base == nullptr) return;
         const int bytes = is_half ? 2 : 4;
         at = const_cast<char*>(static_cast<const char*>(base)) +

@@ -149,8 +149,8 @@ struct ChannelSums {
     int lane;
     int warp;
 
-    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, const ChunkShare& share, int lane_,
-                                          int warp_) {
+    template <typename Share>
+    __device__ __forceinline__ void begin(const SelectiveScanBwdOperands& p, const Share& share, int lane_, int warp_) {
         lane = lane_;
         warp = warp_;
         const index_t number = share.number(p) * p.batch_rows.divisor + share.group * p.splits.divisor + share.split;
@@ -190,8 +190,9 @@ struct ChannelSums {
             const int n = first_state + warp * kStates + s;
             if (n >= p.d_state) continue;
             float* const at = matrices + n * kChunk + lane * kTokens;
-            if (!kConstantB) store_packed<kTokens>(at, dB[s]);
-            if (!kConstantC) store_packed<kTokens>(at + p.d_state * kChunk, dC[s]);
+            // Otherwise the compiler splits some of these vectors.
+            if (!kConstantB) store_packed<kTokens, Keep::kWhole>(at, dB[s]);
+            if (!kConstantC) store_packed<kTokens, Keep::kWhole>(at + p.d_state * kChunk, dC[s]);
         }
     }
 };
@@ -385,9 +386,9 @@ struct TokenSums {
         }
     }
 
-    // Stores the sums of the i-th channel, none of which are there before the first.
-    __device__ __forceinline__ void store(int i) {
+    // Stores the sums of a channel, counted from the block's first one; none are there before that.
+    __device__ __forceinline__ void store(int channel) {
         sum_parts_over_lanes<kWarpSize>(parts);
-        if (i >= 0 && at != nullptr) at[static_cast<unsigned>(i) * static_cast<index_t>(step)] = parts[0];
+        if (channel >= 0 && at != nullptr) at[static_cast<unsigned>(channel) * static_cast<index_t>(step)] = parts[0];
     }
 };

@@ -2,6 +2,7 @@
 // after.
 #pragma once
 
+#include "selective_scan/scan_bwd_channels.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 
 // The shared memory of a block. What one warp alone uses is in an array over warps.
@@ -53,8 +54,19 @@ __device__ __forceinline__ Vec<float, 2> load_pair(const float* at) {
     return load<2, Memory::kMutable>(at);
 }
 
+// Sums over the states that a group of channels has been walked for: a thread's own tokens of BwdShared::Warp::sums.
+template <int kGroup>
+struct GroupSums {
+    alignas(16) float of[kGroup][3][kChunk];
+};
+
+// What a group of channels has in shared memory.
+template <typename Shape>
+using Group = ChannelGroup<typename Shape::input_t, 4, Shape::kThreads>;
+
 // A thread's tokens of one of the block's channels.
-template <typename Shape, typename Shared, int kVec, bool kIsAhead, bool kIsOneByOne, bool kSharesChunks>
+template <typename Shape, typename Shared, int kVec, bool kIsAhead, bool kIsOneByOne, bool kSharesChunks,
+          bool kByChannel = false>
 struct OwnRows {
     using T = typename Shape::input_t;
     // Where registers are few, tokens that are apart are accessed one by one.
@@ -64,9 +76,11 @@ struct OwnRows {
     int live;
     int stored;
     int thread;
+    Group<Shape>* group;  // of kByChannel: rows of contiguous channels
 
     // Puts where the block's rows are in shared memory.
-    __device__ __forceinline__ void begin(const ChunkShare& share, const ChunkTokens& tokens) const {
+    template <typename Share>
+    __device__ __forceinline__ void begin(const Share& share, const ChunkTokens& tokens) const {
         if (threadIdx.x == 0) {
             shared.u.begin(p.u, p.u_stride, share, tokens);
             shared.delta.begin(p.delta, p.delta_stride, share, tokens);
@@ -96,9 +110,46 @@ struct OwnRows {
         drop_padding(own);
     }
 
+    // Starts to bring the group of channels that begins with the block's i-th one.
+    template <typename Share>
+    __device__ __forceinline__ void fetch_group(const Share& share, int i) const {
+        const auto has = [&](int j) { return this->has(j); };
+        const int first = share.channel(i);
+        group->fetch(0, shared.u, p.u_stride[2], first, thread, has);
+        group->fetch(1, shared.delta, p.delta_stride[2], first, thread, has);
+        group->fetch(2, shared.dout, p.dout_stride[2], first, thread, has);
+        if (p.z != nullptr) group->fetch(3, shared.z, p.z_stride[2], first, thread, has);
+    }
+
+    // Takes what has been fetched, and goes on to fetch the next group, which begins with the block's i-th channel.
+    template <typename Share>
+    __device__ __forceinline__ void turn_group(const Share& share, int i) const {
+        wait_for_copies();
+        group->turn(thread);
+        if (i < share.channels) fetch_group(share, i);
+    }
+
+    // Loads those of the i-th channel of the block, whose group is there.
+    __device__ __forceinline__ void take_turned(OwnTokens<T>& own, int i) const {
+        i %= kGroupChannels<T>;
+        own.u = group->take(0, i, thread);
+        own.delta = group->take(1, i, thread);
+        own.dout = group->take(2, i, thread);
+        own.z = group->take(3, i, thread);
+    }
+
+    // Stores the results of the group that the block's i-th channel is in.
+    template <typename Share>
+    __device__ __forceinline__ void flush_group(const Share& share, int i) const {
+        const int first = share.channel(i / kGroupChannels<T> * kGroupChannels<T>);
+        group->flush(0, shared.du, p.du_stride[2], first, thread, stored);
+        group->flush(1, shared.ddelta, p.ddelta_stride[2], first, thread, stored);
+        if (p.dz != nullptr) group->flush(3, shared.dz, p.dz_stride[2], first, thread, stored);
+    }
+
     // Where this lane finds its part of a channel's tokens: each warp brings those of one array.
     __device__ __forceinline__ const T* fetched_from(int i) const {
-        static_assert(Shape::kWarps == 4 && sizeof(T) == 2);
+        static_assert(Shape::kWarps == 4);
         const int array = thread / kWarpSize;
         return array == 3 && p.z == nullptr ? nullptr : (&shared.u)[array].place(i, thread % kWarpSize * 2, 1);
     }
@@ -159,9 +210,11 @@ struct OwnRows {
     }
 
     // Stores the gradients of the i-th channel, where there is one; leaves this thread's parts of dD and ddelta_bias.
+    // Among many states, `kept` has the sums over those before, and gets them with these where more are to come.
     template <typename Turn>
     __device__ __forceinline__ void finish(const Turn& turn, const OwnEnds& ends, int i, float D, float& dD,
-                                           float& dbias) const {
+                                           float& dbias, float (*kept)[kChunk] = nullptr, bool is_first = true,
+                                           bool is_last = true) const {
         float du[2], ddelta[2], dz[2];
         dD = dbias = 0.0f;
         Vec<float, 2> parts[3][Shape::kWarps];
@@ -172,6 +225,23 @@ struct OwnRows {
                 parts[k][w] = load_pair(turn.warps[w].sums[k] + Shape::place(own_token(), Shape::kSumsGap));
             }
         }
+        if (kept != nullptr) {
+#pragma unroll
+            for (int k = 0; k < 3; ++k) {
+                float* const at = kept[k] + own_token();
+                const Vec<float, 2> before = is_first ? Vec<float, 2>::zero() : load_pair(at);
+                float sums[2];
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    sums[j] = before.to_float(j) + parts[k][0].to_float(j);
+#pragma unroll
+                    for (int w = 1; w < Shape::kWarps; ++w) sums[j] += parts[k][w].to_float(j);
+                }
+                if (!is_last) ::store(at, pair(sums));
+                parts[k][0] = pair(sums);
+            }
+            if (!is_last) return;
+        }
         const Vec<float, 2> dt = load_pair(turn.dt + Shape::place(own_token(), Shape::kGap));
         const Vec<float, 2> gy = load_pair(turn.gy + Shape::place(own_token(), Shape::kGap));
 #pragma unroll
@@ -181,13 +251,20 @@ struct OwnRows {
             for (int k = 0; k < 3; ++k) {
                 sums[k] = parts[k][0].to_float(j);
 #pragma unroll
-                for (int w = 1; w < Shape::kWarps; ++w) sums[k] += parts[k][w].to_float(j);
+                for (int w = 1; w < Shape::kWarps && kept == nullptr; ++w) sums[k] += parts[k][w].to_float(j);
             }
             du[j] = fmaf(dt.to_float(j), sums[0], D * gy.to_float(j));
             ddelta[j] = ends.slope[j] * fmaf(ends.u[j], sums[0], sums[1]);
             dz[j] = ends.dresult[j] * fmaf(D, ends.u[j], sums[2]);
             dD = fmaf(gy.to_float(j), ends.u[j], dD);
             dbias += ddelta[j];
+        }
+        if constexpr (kByChannel) {
+            i %= kGroupChannels<T>;
+            group->put(0, i, thread, Vec<T, 2>::from_floats(du));
+            group->put(1, i, thread, Vec<T, 2>::from_floats(ddelta));
+            group->put(3, i, thread, Vec<T, 2>::from_floats(dz));
+            return;
         }
         const int stored = i < 0 ? 0 : this->stored;
         store(shared.du, p.du_stride[2], du, i, stored);

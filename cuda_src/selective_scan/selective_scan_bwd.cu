@@ -19,8 +19,13 @@
 // The four states are computed interleaved, which takes registers that leave room for two blocks per multiprocessor: on
 // an H200 629 us (batch 1, dim 5120, seqlen 4096, bfloat16) instead of 692 in three blocks, which compute decays twice.
 //
+// Channels that are neighbours in memory come and go in groups (scan_bwd_channels.cuh). More than 16 states are taken
+// 16 at a time, for a group of channels before the next 16, so that B, C and their sums are not changed for each
+// channel.
+//
 // input_t      u, delta, z, dout, variable B and C, and their gradients
-// kVec         tokens per access, 0 where they may be apart           kManyStates  whether d_state exceeds 16
+// kVec         tokens per access, 0 where they may be apart           kByChannel   whether channels are neighbours
+// kManyStates  whether d_state exceeds 16
 // kConstantB   whether B is (dim, d_state)                            kConstantC   whether C is
 // kSharesChunks  whether packed sequences share chunks                kHasStates   whether these have states
 #include "selective_scan/scan_bwd_ends.cuh"
@@ -32,8 +37,8 @@ struct SelectiveScanBwdParams {
     SelectiveScanBwdOperands operands;
 };
 
-template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks,
-          bool kHasStates>
+template <typename input_t, int kVec, bool kByChannel, bool kManyStates, bool kConstantB, bool kConstantC,
+          bool kSharesChunks, bool kHasStates>
 struct SelectiveScanBwdTraits {
     static constexpr int kThreads = 128;
     using Shape = ChunkShape<input_t>;
@@ -43,51 +48,63 @@ struct SelectiveScanBwdTraits {
     static constexpr bool kIsVariable = !kConstantB && !kConstantC;
     // Whether a thread would spill (16 to 124 bytes) without taking again what shared memory has: chosen by what the
     // compiler reports, not timed. bfloat16 of many states fits in 255 registers as it is.
-    static constexpr bool kIsTight = kManyStates ? !(kIsVariable && kIsSame<input_t, __nv_bfloat16>)
-                                                 : kIsVariable && sizeof(input_t) == 4 && (kVec != 2 || kSharesChunks);
+    static constexpr bool kIsTight =
+        kManyStates ? !(kIsVariable && kIsSame<input_t, __nv_bfloat16>) : kIsVariable && sizeof(input_t) == 4;
     // Whether shared memory keeps the place of sums over channels, which saves the spills of most types with states.
     static constexpr bool kKeepsPlace = kIsTight || kHasStates;
     // Whether the next channel's tokens are loaded only behind the walk of this one: a wait for memory each channel.
     static constexpr bool kIsLate = kIsTight && !kManyStates && kVec == 0 && !kHasStates;
-    // The shared memory of kHasStates, for SequenceEnds.
-    static constexpr int kDynamicBytes = 45072;
-    static_assert(kThreads == Shape::kThreads && kDynamicBytes == sizeof(SequenceEnds<Shape>));
+    // Dynamic shared memory: SequenceEnds of kHasStates, Group of kByChannel, GroupSums of kManyStates.
+    static constexpr int kEndsBytes = 45072;
+    static constexpr int kGroupBytes = 32768;
+    static constexpr int kSumsBytes = 3072;  // per channel of a group
+    static constexpr int kGroupAt = kHasStates ? kEndsBytes : 0;
+    static constexpr int kSumsAt = kGroupAt + (kByChannel ? kGroupBytes : 0);
+    static_assert(kThreads == Shape::kThreads && kEndsBytes == sizeof(SequenceEnds<Shape>));
+    static_assert(kGroupBytes == sizeof(Group<Shape>));
+    static_assert(kSumsBytes * kGroupChannels<input_t> == sizeof(GroupSums<kGroupChannels<input_t>>));
     static_assert(!kHasStates || (kSharesChunks && !kManyStates));
+    static_assert(!kByChannel || (kVec == 0 && kIsVariable));
 };
 
-template <typename input_t, int kVec, bool kManyStates, bool kConstantB, bool kConstantC, bool kSharesChunks,
-          bool kHasStates,
-          typename Traits =
-              SelectiveScanBwdTraits<input_t, kVec, kManyStates, kConstantB, kConstantC, kSharesChunks, kHasStates>>
+template <typename input_t, int kVec, bool kByChannel, bool kManyStates, bool kConstantB, bool kConstantC,
+          bool kSharesChunks, bool kHasStates,
+          typename Traits = SelectiveScanBwdTraits<input_t, kVec, kByChannel, kManyStates, kConstantB, kConstantC,
+                                                   kSharesChunks, kHasStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_kernel(const SelectiveScanBwdParams params) {
     using Shape = typename Traits::Shape;
-    using Numbers = LaneNumber<Shape, kManyStates, kConstantB, kConstantC, kSharesChunks>;
+    constexpr int kGroup = kGroupChannels<input_t>, kTurn = kByChannel ? kGroup : 0;
+    using Numbers = LaneNumber<Shape, kManyStates, kConstantB, kConstantC, kSharesChunks, kTurn>;
     using Shared = BwdShared<Shape, Traits::kIsAhead>;
     constexpr int kStates = Shape::kStates;
+    constexpr bool kByState = kByChannel || kManyStates;
     const SelectiveScanBwdOperands& p = params.operands;
     __shared__ Shared shared;
     extern __shared__ __align__(16) unsigned char dynamic[];
     SequenceEnds<Shape>* const sequences = kHasStates ? reinterpret_cast<SequenceEnds<Shape>*>(dynamic) : nullptr;
+    Group<Shape>* const group = kByChannel ? reinterpret_cast<Group<Shape>*>(dynamic + Traits::kGroupAt) : nullptr;
+    auto* const kept = kManyStates ? reinterpret_cast<GroupSums<kGroup>*>(dynamic + Traits::kSumsAt) : nullptr;
     if (threadIdx.x == 0) shared.number = next_number(p.scratch + kBwdCounter);
     __syncthreads();
-    const ChunkShare share(p, shared.number, true);
+    const ChunkShare<kTurn> share(p, shared.number, true);
     const ChunkTokens tokens(p, share.batch, share.chunk, kSharesChunks);
     // In a register: read again and again, the special register is a wait each time.
     const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
     // Its sums are zeros, which selective_scan_bwd_start has left.
     if (tokens.is_unused()) return;
-    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead, Traits::kIsLate, kSharesChunks> rows = {p, shared, tokens.live,
-                                                                                                 tokens.stored, thread};
+    const OwnRows<Shape, Shared, kVec, Traits::kIsAhead, Traits::kIsLate, kSharesChunks, kByChannel> rows = {
+        p, shared, tokens.live, tokens.stored, thread, group};
     rows.begin(share, tokens);
     if constexpr (Traits::kIsAhead) rows.clear(shared);
+    if constexpr (kByChannel) group->clear(thread);
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     const input_t* const C =
         static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
     if (!kManyStates) {
-        if (!kConstantB) take_chunk<Shape, kSharesChunks>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
-        if (!kConstantC) take_chunk<Shape, kSharesChunks>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
+        if (!kConstantB) take_chunk<Shape, kSharesChunks, kByState>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
+        if (!kConstantC) take_chunk<Shape, kSharesChunks, kByState>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
     }
     if (kSharesChunks) shared.cuts.find(p, tokens);
     if constexpr (kHasStates) sequences->begin(p, tokens);
@@ -97,7 +114,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     if (p.delta_bias != nullptr) {
         bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
     }
-    unsigned bits = share.channels > 0 ? place.load_first(p.d_state) : 0;
+    const Steps<kManyStates, kGroup> steps = {share.channels, p.d_state};
+    Step now = {0, 0};
+    unsigned bits = share.channels > 0 ? place.load_first(share, steps.after(now), p.d_state) : 0;
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
     ChannelSums<Shape, kConstantB, kConstantC> channel_sums;
     channel_sums.begin(p, share, lane, warp);
@@ -108,88 +127,102 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     OwnEnds ends;
     __syncthreads();
     if constexpr (kHasStates) sequences->fetch(p, share.first_channel, lane, warp);
-    rows.load(own, 0);
+    if constexpr (kByChannel) {
+        if (share.channels > 0) rows.fetch_group(share, 0);
+        rows.turn_group(share, kGroup);
+        rows.take_turned(own, 0);
+    } else {
+        rows.load(own, 0);
+    }
     rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends, shared);
     const input_t* fetched_from = nullptr;
-    if constexpr (Traits::kIsAhead) fetched_from = rows.fetched_from(1);
-    for (int i = 0; i < share.channels; ++i) {
-        const bool has_next = i + 1 < share.channels;
+    if constexpr (Traits::kIsAhead && !kManyStates) fetched_from = rows.fetched_from(1);
+    // The channel whose last states the step before has taken, or -1.
+    int done = -1;
+    while (steps.has(now)) {
+        const Step next = steps.after(now);
+        const bool has_next = steps.has(next);
         LaneTokens<Shape> lanes = {lane};
-        // Those of the last states under way; delta_bias and D come with every one of them.
-        float number;
-        for (int first_state = 0; first_state < (kManyStates ? p.d_state : 1); first_state += kBlockStates) {
-            if (kManyStates) {
-                if (!kConstantB)
-                    take_chunk<Shape, kSharesChunks>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
-                if (!kConstantC)
-                    take_chunk<Shape, kSharesChunks>(shared.C, C, p.C_stride, first_state, p.d_state, tokens);
-            }
-            if (kHasStates) wait_for_copies();
-            __syncthreads();
-            const bool is_last = !kManyStates || first_state + kBlockStates >= p.d_state;
-            if (first_state == 0) {
-                if (has_next) {
-                    if constexpr (Traits::kIsAhead) {
-                        rows.template fetch<true>(fetched_from, shared);
-                    } else if constexpr (!Traits::kIsLate) {
-                        rows.load(own, i + 1);
-                    }
-                }
-                lanes.template take<kSharesChunks>(shared, shared);
-            }
-            // The next numbers, but of what another block still computes this one: it is needed later.
-            number = place.to_float(bits);
-            bits = place.load_next(i, first_state, is_last, p.d_state);
-            auto& scan = shared.warps[warp].scan;
-            StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight || kHasStates,
-                       Traits::kIsTight, kHasStates>
-                pass;
-            pass.sequences = sequences;
-            pass.begin(lanes, shared, number, warp * kStates, scan);
-            if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
-            if (kManyStates) channel_sums.load(p, first_state, i > 0);
-            if (!kManyStates) channel_sums.clear_constants();
-            typename WarpScan<kStates>::Links links;
-            scan.take(lane, links);
-            scan.join(lane, links);
-            if (first_state == 0) token_sums.store(i - 1);
-            const float seed = place.template seed<false>(number, bits, first_state);
-            const float before = scan.run(lane, links, seed);
-            place.hand_over(p, tokens, share.first_channel + i, first_state, before);
-            if (is_last) place.advance();
-            float sums[kStates];
-            pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
-            if constexpr (kHasStates) {
-                sync_warp();
-                sequences->store_gradients(p, shared.dt, Numbers::A(number, lane % kStates), share.first_channel + i,
-                                           lane, warp);
-            }
-            if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
-            if (kManyStates) channel_sums.store(p, first_state);
-            const index_t n = first_state + warp * kStates + lane, at = (first_vector + i) * p.d_state + n;
-            const bool is_stored = lane < kStates && n < p.d_state;
-            if (kManyStates) store_over_lanes(sums, p.scratch + p.rates_at + at, is_stored);
-            if (kConstantB) store_over_tokens(channel_sums.dB, p.scratch + p.constants_at + at, is_stored);
-            if (kConstantC) store_over_tokens(channel_sums.dC, p.scratch + p.more_constants_at + at, is_stored);
-            token_sums.take(sums);
-            if (is_last) {
-                sync_warp();
-                lanes.put_sums(shared.warps[warp].sums);
-                if (Traits::kIsAhead) wait_for_copies();
-            }
-            __syncthreads();
+        if (kManyStates && steps.is_first_of_run(now)) {
+            if (!kConstantB)
+                take_chunk<Shape, kSharesChunks, kByState>(shared.B, B, p.B_stride, now.first_state, p.d_state, tokens);
+            if (!kConstantC)
+                take_chunk<Shape, kSharesChunks, kByState>(shared.C, C, p.C_stride, now.first_state, p.d_state, tokens);
         }
+        if (kHasStates) wait_for_copies();
+        __syncthreads();
+        if (!kByChannel && has_next) {
+            if constexpr (Traits::kIsAhead) {
+                if (kManyStates) fetched_from = rows.fetched_from(next.channel);
+                rows.template fetch<true>(fetched_from, shared);
+            } else if constexpr (!Traits::kIsLate) {
+                rows.load(own, next.channel);
+            }
+        }
+        lanes.template take<kSharesChunks>(shared, shared);
+        // The next numbers, but of what another block still computes this one: it is needed later. delta_bias and D
+        // come with every one of them.
+        const float number = place.to_float(bits);
+        bits = place.load_next(share, now, next, steps.after(next), p.d_state);
+        auto& scan = shared.warps[warp].scan;
+        StatesPass<Shape, Numbers, kConstantB, kConstantC, kManyStates || Traits::kIsTight || kHasStates,
+                   Traits::kIsTight, kHasStates>
+            pass;
+        pass.sequences = sequences;
+        pass.begin(lanes, shared, number, warp * kStates, scan);
+        if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
+        if (kManyStates && steps.is_first_of_run(now)) channel_sums.load(p, now.first_state, now.channel > 0);
+        channel_sums.clear_constants();
+        typename WarpScan<kStates>::Links links;
+        scan.take(lane, links);
+        scan.join(lane, links);
+        if (!kManyStates || done >= 0) token_sums.store(done < 0 ? done : share.channel(done));
+        const float seed = place.template seed<false>(share, number, bits, now);
+        const float before = scan.run(lane, links, seed);
+        place.hand_over(p, share, tokens, now, before);
+        place.advance();
+        float sums[kStates];
+        pass.finish(lanes, shared, number, warp * kStates, scan, channel_sums, sums);
         if constexpr (kHasStates) {
-            if (has_next) sequences->fetch(p, share.first_channel + i + 1, lane, warp);
+            sync_warp();
+            sequences->store_gradients(p, shared.dt, Numbers::A(number, lane % kStates),
+                                       share.first_channel + share.channel(now.channel), lane, warp);
         }
-        if constexpr (Traits::kIsLate) rows.load(own, has_next ? i + 1 : i);
-        rows.finish(shared, ends, i, from_lane(number, Numbers::kDLane), token_sums.parts[kStates],
-                    token_sums.parts[kStates + 1]);
+        if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
+        if (kManyStates && steps.is_last_of_run(next)) channel_sums.store(p, now.first_state);
+        const index_t n = now.first_state + warp * kStates + lane,
+                      at = (first_vector + share.channel(now.channel)) * p.d_state + n;
+        const bool is_stored = lane < kStates && n < p.d_state;
+        if (kManyStates) store_over_lanes(sums, p.scratch + p.rates_at + at, is_stored);
+        if (kConstantB) store_over_tokens(channel_sums.dB, p.scratch + p.constants_at + at, is_stored);
+        if (kConstantC) store_over_tokens(channel_sums.dC, p.scratch + p.more_constants_at + at, is_stored);
+        token_sums.take(sums);
+        sync_warp();
+        lanes.put_sums(shared.warps[warp].sums);
+        if (Traits::kIsAhead) wait_for_copies();
+        __syncthreads();
+        if constexpr (kHasStates) {
+            if (has_next) sequences->fetch(p, share.first_channel + share.channel(next.channel), lane, warp);
+        }
+        if constexpr (Traits::kIsLate && !kByChannel) rows.load(own, has_next ? next.channel : now.channel);
+        const bool is_last = steps.is_last(now);
+        rows.finish(shared, ends, now.channel, from_lane(number, Numbers::kDLane), token_sums.parts[kStates],
+                    token_sums.parts[kStates + 1], kManyStates ? kept->of[now.channel % kGroup] : nullptr,
+                    now.first_state == 0, is_last);
+        done = is_last ? now.channel : -1;
+        if constexpr (kByChannel) {
+            if (is_last && steps.is_last_of_run(next)) {
+                rows.flush_group(share, now.channel);
+                if (has_next) rows.turn_group(share, next.channel + kGroup);
+            }
+            rows.take_turned(own, has_next ? next.channel : now.channel);
+        }
         // Behind the last channel this prepares what nothing looks at.
         if constexpr (Traits::kIsAhead) rows.take_fetched(own, shared);
         rows.prepare(own, from_lane(number, Numbers::kBiasLane), ends, shared);
+        now = next;
     }
-    token_sums.store(share.channels - 1);
+    token_sums.store(done < 0 ? done : share.channel(done));
     if (Traits::kKeepsPlace) channel_sums.matrices = as_global(shared.matrices);
     if (!kManyStates) channel_sums.store(p, 0);
 }

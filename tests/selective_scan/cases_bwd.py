@@ -96,6 +96,22 @@ UNIT = (
     Case(1, 3, 300, 3, dtype="float32", constants="B", without="chunk_states"),
     Case(1, 3, 100, 3, dtype="float16", constants="BC"),
     Case(1, 3, 100, 3, dtype="float32", constants="C"),
+    # Groups of contiguous channels: several in a block, the last one alone, and blocks of one each.
+    Case(2, 32, 300, groups=2, **TURNED),
+    Case(1, 40, 513, processors=1, **TURNED),
+    Case(1, 24, 258, dtype="float16", without="z chunk_states", processors=1, **ROWS),
+    Case(1, 12, 270, 5, dtype="float32", processors=1, **TURNED),
+    Case(1, 12, 257, dtype="float32", without=STATES, **ROWS),
+    Case(1, 40, 300, 3, processors=2, **TURNED),
+    Case(1, 24, 520, 40, without="chunk_states", processors=1, **TURNED),
+    Case(1, 24, 300, 40, processors=1, **TURNED),
+    Case(2, 16, 270, 24, dtype="float16", without="D dlast_state", **ROWS),
+    Case(1, 12, 300, 33, dtype="float32", without="chunk_states", processors=1, **ROWS),
+    # Many states for one group of channels after another.
+    Case(1, 26, 300, 40, processors=1),
+    Case(1, 17, 257, 33, dtype="float16", without="z", processors=1),
+    Case(2, 9, 264, 20, dtype="float32", processors=1),
+    Case(1, 18, 270, 20, constants="B", processors=1),
     # States before chunks by lanes that walk all tokens, as with more channels: in each number of parts, blocks beyond
     # the last channel, and groups.
     Case(1, 24, 520, **SWEPT),

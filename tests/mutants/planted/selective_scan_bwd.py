@@ -8,6 +8,12 @@ from tests.mutants.planted.ids import SCAN_BWD_FLOAT
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
 _SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
+_SCAN_BWD_GROUPS = "selective_scan_bwd-1-26-300-d_state_40-processors_1"
+_SCAN_BWD_CHANNELS = "selective_scan_bwd-1-40-513-layout_channel_last-matrices_by_state-processors_1"
+_SCAN_BWD_CHANNELS_MANY = (
+    "selective_scan_bwd-1-24-520-d_state_40-without_chunk_states-layout_channel_last-matrices_by_state-processors_1"
+)
+_SCAN_BWD_TURNS = "selective_scan_bwd-1-40-300-d_state_3-layout_channel_last-matrices_by_state-processors_2"
 _PACKED_STATES = "selective_scan_varlen_bwd-5-300+0+10+513"
 _PACKED_STATES_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9"
 _PACKED_MANY = "selective_scan_varlen_bwd-4-260+40x1-d_state_20-groups_2-matrices_transposed-others_strided-index_int64"
@@ -48,8 +54,8 @@ MUTANTS = (
     Mutant(
         "The states before chunks are found with the decay of the chunk before.",
         "selective_scan/selective_scan_bwd_states.cu",
-        "for (int t = 0; t < kTokens; ++t) steps += dt[t];",
-        "for (int t = 1; t < kTokens; ++t) steps += dt[t];",
+        "for (int t = 0; t < kTokens; ++t) lane_steps += dt[t];",
+        "for (int t = 1; t < kTokens; ++t) lane_steps += dt[t];",
         (_SCAN_BWD,),
     ),
     Mutant(
@@ -62,15 +68,15 @@ MUTANTS = (
     Mutant(
         "What lanes make of a state is put together before all have put it.",
         "selective_scan/selective_scan_bwd_states.cu",
-        "            sync_warp();\n            float whole[2]",
-        "            float whole[2]",
+        "        sync_warp();\n        float whole[2]",
+        "        float whole[2]",
         (_SCAN_BWD,),
     ),
     Mutant(
         "What warps make of a state is put together before all have put it.",
         "selective_scan/selective_scan_bwd_states.cu",
-        "            __syncthreads();\n            if (!is_turn) continue;",
-        "            if (!is_turn) continue;",
+        "        __syncthreads();\n        if (is_turn) {",
+        "        if (is_turn) {",
         (_SCAN_BWD,),
     ),
     Mutant(
@@ -251,44 +257,121 @@ MUTANTS = (
     Mutant(
         "Tokens of the channel behind the next one are read before their copies are waited for.",
         "selective_scan/selective_scan_bwd_overlapped.cu",
-        "        wait_for_copies();\n        __syncthreads();\n        ChannelTurn",
-        "        __syncthreads();\n        ChannelTurn",
+        "        wait_for_copies();\n        __syncthreads();\n        auto* const done",
+        "        __syncthreads();\n        auto* const done",
         (_SCAN_BWD,),
     ),
     Mutant(
         "Warps do not wait for each other between a channel and the next one.",
         "selective_scan/selective_scan_bwd_overlapped.cu",
-        "        wait_for_copies();\n        __syncthreads();\n        ChannelTurn",
-        "        wait_for_copies();\n        ChannelTurn",
+        "        wait_for_copies();\n        __syncthreads();\n        auto* const done",
+        "        wait_for_copies();\n        auto* const done",
         (_SCAN_BWD,),
     ),
     Mutant(
         "The tokens of the channel behind the next one take the place of the next one's.",
         "selective_scan/selective_scan_bwd_overlapped.cu",
-        "rows.template fetch<false>(fetched_from, *now);",
-        "rows.template fetch<false>(fetched_from, *other);",
+        "if (steps.has(after_next)) rows.template fetch<false>(fetched_from, *turn);",
+        "if (steps.has(after_next)) rows.template fetch<false>(fetched_from, *other);",
         (_SCAN_BWD,),
     ),
     Mutant(
         "The last channel's tokens are not finished.",
         "selective_scan/selective_scan_bwd_overlapped.cu",
-        "rows.finish(*other, ends, share.channels - 1,",
-        "rows.finish(*other, ends, -1,",
+        "    }\n    other->take(ends, own_token);\n    rows.finish(*other, ends, before.channel,",
+        "    }\n    other->take(ends, own_token);\n    rows.finish(*other, ends, -1,",
         (_SCAN_BWD,),
     ),
     Mutant(
         "A channel is finished with the D of the one behind it.",
         "selective_scan/selective_scan_bwd_overlapped.cu",
-        "rows.finish(*other, ends, i - 1, D,",
-        "rows.finish(*other, ends, i - 1, from_lane(number, Numbers::kDLane),",
+        "        rows.finish(*other, ends, before.channel, D,",
+        "        rows.finish(*other, ends, before.channel, from_lane(number, Numbers::kDLane),",
         (_SCAN_BWD,),
     ),
     Mutant(
-        "The sums over channels of many states are those of the last channel.",
+        "The sums over channels of many states are those of the last group.",
         "selective_scan/scan_bwd_states.cuh",
         "goes_on && n < p.d_state;",
         "false;",
+        (_SCAN_BWD_GROUPS,),
+    ),
+    Mutant(
+        "Sums over the states that a channel was walked for before are left out.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "is_first ? Vec<float, 2>::zero() : load_pair(at);",
+        "Vec<float, 2>::zero();",
         (_SCAN_BWD_MANY,),
+    ),
+    Mutant(
+        "Channels behind the first group are walked with B and C of the last states.",
+        "selective_scan/selective_scan_bwd_overlapped.cu",
+        "take_matrices(now.first_state);",
+        "if (now.first_state > 0) take_matrices(now.first_state);",
+        (_SCAN_BWD_GROUPS,),
+    ),
+    Mutant(
+        "A group is walked for the next states from the block's first channel on.",
+        "selective_scan/scan_bwd.cuh",
+        "next.channel = now.channel / kGroup * kGroup;",
+        "next.channel = 0;",
+        (_SCAN_BWD_GROUPS,),
+    ),
+    Mutant(
+        "Channels are turned before their copies are waited for.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "        wait_for_copies();\n        group->turn(thread);",
+        "        group->turn(thread);",
+        (_SCAN_BWD_CHANNELS,),
+    ),
+    Mutant(
+        "Channels are turned to the states before chunks before their copies are waited for.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "                wait_for_copies();\n",
+        "",
+        (_SCAN_BWD_CHANNELS_MANY,),
+    ),
+    Mutant(
+        "The states before chunks are all found with B of the first ones.",
+        "selective_scan/selective_scan_bwd_states.cu",
+        "take_matrix(now.first_state);",
+        "take_matrix(0);",
+        (_SCAN_BWD_CHANNELS_MANY,),
+    ),
+    Mutant(
+        "The results of a token take the place of its neighbour's.",
+        "common/vec.cuh",
+        "row == 0 ? 0x5410u : 0x7632u",
+        "0x5410u",
+        (_SCAN_BWD_CHANNELS,),
+    ),
+    Mutant(
+        "Blocks whose channels take turns begin a share of channels apart.",
+        "selective_scan/scan_bwd.cuh",
+        "split * (kTurn > 0 ? kTurn : p.split_channels)",
+        "split * p.split_channels",
+        (_SCAN_BWD_TURNS,),
+    ),
+    Mutant(
+        "A block's channels do not leave out those of other blocks.",
+        "selective_scan/scan_bwd.cuh",
+        "i + i / max(kTurn, 1) * others",
+        "i",
+        (_SCAN_BWD_TURNS,),
+    ),
+    Mutant(
+        "Turned B and C of a token are those of the one before.",
+        "selective_scan/scan_bwd.cuh",
+        "load<kVec>(from + n + (token + j) * stride[3])",
+        "load<kVec>(from + n + token * stride[3])",
+        (_SCAN_BWD_CHANNELS,),
+    ),
+    Mutant(
+        "A channel in a group has delta_bias of the one before.",
+        "selective_scan/scan_bwd_numbers.cuh",
+        "is_bias ? after_next.channel",
+        "is_bias ? next.channel",
+        (_SCAN_BWD_CHANNELS,),
     ),
     Mutant(
         "Vectors of B and C of many states are those of the first ones.",
