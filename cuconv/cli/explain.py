@@ -76,7 +76,7 @@ def _launch(launch: Launch, gpu: Gpu, arch: int) -> dict[str, Any]:
     """One launch as JSON: the kernel, its configuration, its resources and occupancy."""
     from cuconv.jit.build import build
 
-    kernel, config, _ = launch
+    kernel, config = launch.kernel, launch.config
     try:
         resources = build(kernel.file, kernel.expression, arch).resources
     except (ImportError, RuntimeError) as error:

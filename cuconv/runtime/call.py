@@ -15,7 +15,7 @@ from cuconv.runtime.dependent import contexts
 from cuconv.runtime.dtypes import BYTE
 from cuconv.runtime.environment import CHECK, variable
 from cuconv.runtime.errors import message
-from cuconv.runtime.kernel import Enqueue, Kernel, Replay, thread
+from cuconv.runtime.kernel import Enqueue, Replay, thread
 from cuconv.runtime.layout import HOST, Layout, View
 from cuconv.runtime.memo import SharedLimit
 from cuconv.runtime.plan import NO_NUMBERS, Late, Launch, Operands
@@ -129,7 +129,7 @@ class Call(Generic[Operands]):
         self._regions = tuple(plan.regions.values())
         self._launches = plan.launches
         self._places = _places(held)
-        orders = [_order(names, definition.absent, self._places, launch.kernel) for launch in plan.launches]
+        orders = [_order(names, definition.absent, self._places, launch) for launch in plan.launches]
         self._orders = [_taking(order) for order in orders]
         self._places_of_pointers = orders
         self._enqueues: list[tuple[Enqueue, Order]] = []
@@ -396,14 +396,15 @@ class Call(Generic[Operands]):
     def _load_early(self, launch: Launch) -> tuple[Enqueue, list[int]] | None:
         if launch.kernel.EARLY is None or launch.kernel.FOLLOWS or not machine.has_dependent_launch(self.device):
             return None
-        places = [self._places[name] for name in launch.kernel.EARLY if name in self._places]
+        early = [launch.named.get(name, name) for name in launch.kernel.EARLY]
+        places = [self._places[name] for name in early if name in self._places]
         defined = dependent.defined(launch.config)
         return self.family.load(launch.kernel, self.device, defined).bound(launch.config, launch.numbers), places
 
     def _load(self) -> list[tuple[Enqueue, Order]]:
         return [
-            (self.family.load(kernel, self.device).bound(config, numbers), order)
-            for (kernel, config, numbers), order in zip(self._launches, self._orders, strict=True)
+            (self.family.load(launch.kernel, self.device).bound(launch.config, launch.numbers), order)
+            for launch, order in zip(self._launches, self._orders, strict=True)
         ]
 
     def check_written(self, given: tuple[Any, ...], pointers: list[int]) -> None:
@@ -473,18 +474,18 @@ def _places(held: Sequence[str]) -> dict[str, int]:
 
 
 def _order(
-    arguments: Sequence[str], absent: tuple[str, ...], places: Mapping[str, int], kernel: Kernel
+    arguments: Sequence[str], absent: tuple[str, ...], places: Mapping[str, int], launch: Launch
 ) -> tuple[int, ...]:
     """The places of a kernel's pointers among those of a call, -1 for null.
 
     Further results of a kernel that has room for several are null, as are arguments that are absent.
     """
-    known = {*absent, *arguments, *(name.removesuffix("_out") for name in arguments), SCRATCH}
+    known = {*absent, *arguments, *(name.removesuffix("_out") for name in arguments), *launch.named, SCRATCH}
     order = []
-    for name in kernel.params.pointer_names:
+    for name in launch.kernel.params.pointer_names:
         if name not in known and not name.startswith("out["):
-            raise TypeError(f"{kernel.unit} has a pointer {name}, which is none of {', '.join(arguments)}")
-        order.append(places.get(name, -1))
+            raise TypeError(f"{launch.kernel.unit} has a pointer {name}, which is none of {', '.join(arguments)}")
+        order.append(places.get(launch.named.get(name, name), -1))
     while order and order[-1] < 0:
         order.pop()
     return tuple(order)

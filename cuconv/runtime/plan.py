@@ -30,6 +30,8 @@ class Launch(NamedTuple):
     config: LaunchConfig
     numbers: bytes
     """The bytes of the kernel's argument struct behind its pointers."""
+    named: Mapping[str, str] = {}
+    """The arguments, or regions of scratch memory, that pointers of other names take."""
 
     @classmethod
     def packed(cls, kernel: Kernel, config: LaunchConfig, **numbers: object) -> Launch:
@@ -48,7 +50,7 @@ class Plan(NamedTuple):
     scratch: int = 0
     """Bytes of device memory in which the launches leave results for each other."""
     regions: Mapping[str, int] = {}
-    """Arguments that launches find in that memory, by their first byte."""
+    """Arguments that launches find in that memory, and what else they find there by a name, by their first byte."""
 
 
 Operands = TypeVar("Operands")

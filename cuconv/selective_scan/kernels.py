@@ -228,6 +228,31 @@ class SelectiveScanCarry(Kernel):
 
 
 @dataclass(frozen=True)
+class SelectiveScanTurn(Kernel):
+    """A block turns a tile of a matrix, `vec` elements a load."""
+
+    input_t: DType
+    vec: int
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanTurn]:
+        for input_t in FLOATS:
+            for vec in vectors(input_t):
+                yield cls(input_t, vec)
+
+    @property
+    def side(self) -> int:
+        """Rows of a tile, and its columns."""
+        return 128 // self.input_t.itemsize
+
+    def launch_config(self, matrices: int, rows: int, columns: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for so many matrices, and the params that divide them so."""
+        row_tiles, column_tiles = ceil_div(rows, self.side), ceil_div(columns, self.side)
+        tiles = row_tiles * column_tiles
+        return self.config(matrices * tiles), {"tiles": fast_div(tiles), "row_tiles": fast_div(row_tiles)}
+
+
+@dataclass(frozen=True)
 class SelectiveScanTilesFwd(SegmentKernel):
     """The lanes of a TileShape share the tokens of a channel; the results, or the states alone."""
 

@@ -33,6 +33,7 @@ from cuconv.selective_scan.plan import (
     vector,
     wide_shape,
 )
+from cuconv.selective_scan.plan_turned import turned
 
 FILL = 512
 """Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
@@ -67,11 +68,15 @@ class Segments(NamedTuple):
 
 
 def plan(o: Operands) -> Plan:
-    """The launches of a call: one scan; or the states behind segments, those before segments, and the results."""
+    """The launches of a call: one scan; or the states behind segments, those before segments, and the results. In front
+    of them are copies of arrays that lie otherwise than u.
+    """
     batch, dim, _ = o.inputs.u.shape
     if not batch or not dim or (o.inputs.out.size == 0 and o.last_state is None):
         return Plan()
     shapes = tile_shapes(o.inputs)
+    if not shapes and (alike := turned(o.inputs)) is not None and tile_shapes(alike.inputs):
+        return alike.joined(plan(o._replace(inputs=alike.inputs)))
     cut = segments(o.inputs, shapes)
     scan, states_only = _kernels(o.inputs, shapes, cut)
     config, division = scan.launch_config(dim, batch * cut.per_row)

@@ -53,7 +53,7 @@ def test_launches_are_those_of_the_call(capsys: Capture, arch: str) -> None:
     value = explained(capsys, SCAN, "--shape", SHAPE, "--gpu", "H200", "--arch", arch)
     launches = launches_of(cuconv.selective_scan_fn, **parse(SCAN, SHAPE).abstract())
     assert value["sizes"]["dim"] == 64 and len(launches) == 3
-    for found, (kernel, config, _) in zip(value["launches"], launches, strict=True):
+    for found, (kernel, config, *_) in zip(value["launches"], launches, strict=True):
         assert found["kernel"] == kernel.expression and found["file"] == kernel.file
         assert list(found["parameters"]) == [each.name for each in fields(kernel)]
         assert (found["grid"], found["block"]) == (list(config.grid), list(config.block))
@@ -196,7 +196,7 @@ def test_the_driver_counts_as_many_blocks() -> None:
     capability = int(cuda.Device().compute_capability)
     for function in SMALL:
         for workload in workloads(SMALL, function):
-            for kernel, config, _ in launches_of(called(workload), **workload.abstract()):
+            for kernel, config, *_ in launches_of(called(workload), **workload.abstract()):
                 resources = build(kernel.file, kernel.expression, capability).resources
                 loaded: LoadedKernel = kernel.load(0)
                 if resources is not None:

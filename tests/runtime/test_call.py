@@ -120,6 +120,7 @@ class Toy:
 
     launches: tuple[Launch, ...] = ()
     scratch: int = 0
+    regions: dict[str, int] = field(default_factory=dict)
     updated: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
     new: dict[str, DType] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class Toy:
 
     def plan(self, operands: Any) -> Plan:
         self.planned.append(operands)
-        return Plan(self.launches, self.scratch)
+        return Plan(self.launches, self.scratch, self.regions)
 
     def compute(self, operands: Any, given: Arrays) -> None:
         self.computed.append((operands, given))
@@ -178,6 +179,19 @@ def test_kernels_take_their_pointers_by_name_in_any_order(gpu: RecordingFamily) 
         ("third", [x.pointer, weight.pointer, 0, out.pointer, states.pointer], 77),
         # The room for further results is null: it need not be given.
         ("fourth", [0, x.pointer, out.pointer], 77),
+    ]
+
+
+def test_a_launch_may_name_what_its_pointers_take(gpu: RecordingFamily) -> None:
+    copying = launch("copy", "from", "to")._replace(named={"from": "weight", "to": "copy of weight"})
+    working = launch("work", "x", "weight", "out", "scratch")._replace(named={"weight": "copy of weight"})
+    toy = Toy(launches=(copying, working), scratch=40, regions={"copy of weight": 16}, new={"out": FLOAT32})
+    x, weight, out = (array() for _ in range(3))
+    toy.operation(("x", "weight"), ("out",))((x, weight, out))
+    (_, scratch) = gpu.made[0]
+    assert gpu.launched == [
+        ("copy", [weight.pointer, scratch + 16], 77),
+        ("work", [x.pointer, scratch + 16, out.pointer, scratch], 77),
     ]
 
 

@@ -36,6 +36,7 @@ class OfRows(OfStates):
     without: str = ""  # which of the optional arrays are left out
     softplus: bool = True
     layout: str = "channel_first"
+    delta: str = ""  # how delta lies; as u when empty
     matrices: str = "dense"  # how B and C lie
     others: str = "dense"  # how A, D, delta_bias, constants and states lie
     loud: float = 1.0  # factor on delta and z
@@ -57,6 +58,7 @@ class OfRows(OfStates):
     def placements(self) -> dict[str, Placement]:
         lies, states = LAYOUTS[self.layout][0], PARAMETERS[self.others]
         placed = {name: place(self.input_t, self.shape, **lies) for name in ("u", "delta", "z")} | self.parameters()
+        placed["delta"] = place(self.input_t, self.shape, **LAYOUTS[self.delta or self.layout][0])
         for name in "BC":
             placed[name] = self.matrix((self.batch,), self.seqlen)
             if name in self.constants:
@@ -138,6 +140,18 @@ UNIT = (
     Case(1, 72, 152, dtype="float16", **TURNED, processors=1),
     Case(2, 72, 265, **TURNED, processors=1),
     Case(1, 40, 131, without="D z delta_bias chunk_states_out", **TURNED, processors=1),
+    # Arrays that lie otherwise than u, as in models of transformers: every access, last tiles of some rows and columns,
+    # several entries and groups, and both ways.
+    Case(2, 72, 265, delta="channel_first", matrices="by_state_fused", **ROWS),
+    Case(1, 200, 152, delta="channel_first", processors=1, **ROWS),
+    Case(1, 96, 140, 8, 2, delta="channel_first", **ROWS),
+    Case(1, 24, 130, 16, dtype="float16", delta="channel_first", **TURNED),
+    Case(2, 20, 133, 4, dtype="float32", delta="channel_first", matrices="by_state", **ROWS),
+    Case(1, 36, 132, 8, dtype="float32", delta="channel_first", **ROWS),
+    Case(1, 24, 520, 24, dtype="float32", delta="channel_first", without="z", **TURNED),
+    Case(2, 40, 264, delta="channel_last", matrices="by_state"),
+    Case(1, 35, 200, 12, dtype="float16", delta="channel_last"),
+    Case(1, 12, 68, 3, dtype="float32", matrices="by_state"),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # The same where channels are contiguous, and states in B and C: blocks beyond the last channel, and last tiles of

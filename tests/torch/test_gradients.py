@@ -315,6 +315,25 @@ def test_incoming_gradients_of_any_strides() -> None:
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_gradients_of_scans_whose_arrays_lie_otherwise(by_channel: bool) -> None:
+    u, delta, A, B, C, D, z, bias = (each.detach() for each in inputs.scan_inputs())
+
+    def lies(x: Any, by_channel: bool) -> Any:
+        return (x.mT.contiguous().mT if by_channel else x.contiguous()).requires_grad_()
+
+    given = lies(u, by_channel), lies(delta, not by_channel), lies(z, not by_channel)
+    alike = lies(u, False), lies(delta, False), lies(z, False)
+    factor = lies(torch.rand_like(u), not by_channel).detach()
+
+    def gradients(u: Any, delta: Any, z: Any) -> tuple[Any, ...]:
+        out = cuconv.selective_scan_fn(u, delta, A, B, C, D, z, bias, True)
+        return torch.autograd.grad((out * factor).sum(), (u, delta, z))
+
+    for got, wanted in zip(gradients(*given), gradients(*alike), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
 def convolved() -> tuple[Any, Any, Any]:
     x, weight, *_ = inputs.conv_inputs()
     return x, *cuconv.causal_conv1d_fn(x, weight, return_final_states=True)

@@ -23,6 +23,8 @@ _ROWS_BETWEEN = (
     "selective_scan_fn-1-8-779-d_state_8-without_initial_state_last_state_out_chunk_states_out-layout_channel_last"
     "-matrices_by_state-processors_1"
 )
+_OTHERWISE = "selective_scan_fn-2-72-265-layout_channel_last-delta_channel_first-matrices_by_state_fused"
+_OTHERWISE_VECTORS = "selective_scan_fn-2-40-264-delta_channel_last-matrices_by_state"
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
 _WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
 
@@ -323,5 +325,40 @@ MUTANTS = (
                 store(place, Vec<T, kVec>::zero());""",
         "            if (!kIsWhole && (number < begin || number >= end)) {",
         (_TURNED,),
+    ),
+    Mutant(
+        "Copies of arrays that lie otherwise have the last tile's columns in place of the first one's.",
+        "selective_scan/selective_scan_turn.cu",
+        "first_column * p.turned_stride[2] + first_row",
+        "first_row",
+        (_OTHERWISE,),
+    ),
+    Mutant(
+        "A copy reads behind the last column.",
+        "selective_scan/selective_scan_turn.cu",
+        "if (i + kVec <= count) {",
+        "if (count > -1000) {",
+        (_OTHERWISE,),
+    ),
+    Mutant(
+        "A copy reads behind the last row.",
+        "selective_scan/selective_scan_turn.cu",
+        "if (row + j < p.row_count) {",
+        "if (row + j < p.row_count + 1) {",
+        (_OTHERWISE_VECTORS,),
+    ),
+    Mutant(
+        "Vectors of a column are looked for where another column has them.",
+        "selective_scan/selective_scan_turn.cu",
+        "(lane ^ column / kWide)",
+        "lane",
+        (_OTHERWISE,),
+    ),
+    Mutant(
+        "The second entry's copy goes over the first one's.",
+        "selective_scan/selective_scan_turn.cu",
+        "outer.quotient * p.turned_stride[0]",
+        "0 * p.turned_stride[0]",
+        (_OTHERWISE_VECTORS,),
     ),
 )
