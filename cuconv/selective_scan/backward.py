@@ -80,8 +80,11 @@ def selective_scan_bwd(
     channels that are never larger than du and ddelta together, unless the channels of a group are fewer than 2 *
     d_state.
 
-    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; contiguous
-    tokens are quickest. Kernels run on the caller's current stream. NumPy arrays are computed on the CPU, in float64.
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous tokens
+    are quickest, and contiguous channels come next where a group has a multiple of 16 bytes of them. Of at least 64
+    tokens delta, z, dout, B and C are copied first where they lie the other way round than u, and so are ddelta and dz
+    behind, with memory for the copies. Kernels run on the caller's current stream. NumPy arrays are computed on the
+    CPU, in float64.
 
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.

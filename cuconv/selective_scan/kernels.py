@@ -229,16 +229,20 @@ class SelectiveScanCarry(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveScanTurn(Kernel):
-    """A block turns a tile of a matrix, `vec` elements a load."""
+    """A block turns a tile of a matrix, `vec` elements a load and `turned_vec` a store."""
 
     input_t: DType
     vec: int
+    turned_vec: int
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanTurn]:
         for input_t in FLOATS:
-            for vec in vectors(input_t):
-                yield cls(input_t, vec)
+            # Copies in scratch memory are accessed in whole vectors.
+            widths = vectors(input_t)
+            for vec, turned_vec in product(widths, widths):
+                if max(vec, turned_vec) == widths[-1]:
+                    yield cls(input_t, vec, turned_vec)
 
     @property
     def side(self) -> int:

@@ -24,6 +24,7 @@ from cuconv.selective_scan.kernels import (
 )
 from cuconv.selective_scan.plan import CHANNELS, is_float32, tile_axis
 from cuconv.selective_scan.plan_dense import tile_shapes
+from cuconv.selective_scan.plan_turned import turned
 
 COUNTERS = 4
 """Floats of scratch before everything else: kCounters of selective_scan/scan_bwd.cuh."""
@@ -32,9 +33,9 @@ BLOCK_CHANNELS = 6
 """What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
 
 LONG = 512
-"""Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are apart, and of
-float32 with states. On an H200 16 sequences of 512 take 684 us with 1536 channels of float32, and 788 sharing chunks;
-with channels contiguous, bfloat16, 2341 and 2512, and 512 sequences of 8192 tokens in all 8906 and 2842.
+"""Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are accessed one by
+one, and of float32 with states. On an H200 16 sequences of 512 take 684 us with 1536 channels of float32, and 788
+sharing chunks; one by one, bfloat16, 2341 and 2512, and 512 sequences of 8192 tokens in all 8906 and 2842.
 """
 
 WORTH_SWEEPING = 10
@@ -138,6 +139,11 @@ class BackwardOperands(NamedTuple):
         shares = self.shares_chunks
         return self._kernel(by_channel=self.by_channel(shares_chunks=shares), shares_chunks=shares)
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether each number of a row is accessed alone."""
+        return not self.kernel.vec and not self.kernel.by_channel
+
     def _kernel(self, *, by_channel: bool, shares_chunks: bool) -> SelectiveScanBwd:
         # Packed sequences with chunks of their own begin anywhere.
         most = 2 if self.query_start_loc is None or shares_chunks else 1
@@ -222,11 +228,16 @@ def plan(o: BackwardOperands) -> Plan:
     """The launches of a call and the bytes of its scratch.
 
     The first launch marks what blocks wait for. The next one computes the states before chunks, unless the forward pass
-    has kept them. Then come the gradients, and last the sums over blocks.
+    has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u are copied
+    in front of all, and gradients behind.
     """
     batch, dim, _ = o.u.shape
     input_t = o.input_t
     kernel = _kernel(o)
+    if o.u.size and o.has_variables and o.is_apart:
+        alike = turned(o, ("delta", "z", "dout", "B", "C"), ("ddelta", "dz"))
+        if alike is not None and not alike.operands.is_apart:
+            return alike.joined(plan(alike.operands))
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
     by_channel = isinstance(kernel, SelectiveScanBwd) and kernel.by_channel

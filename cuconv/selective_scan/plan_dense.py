@@ -75,8 +75,8 @@ def plan(o: Operands) -> Plan:
     if not batch or not dim or (o.inputs.out.size == 0 and o.last_state is None):
         return Plan()
     shapes = tile_shapes(o.inputs)
-    if not shapes and (alike := turned(o.inputs)) is not None and tile_shapes(alike.inputs):
-        return alike.joined(plan(o._replace(inputs=alike.inputs)))
+    if not shapes and (alike := turned(o.inputs, ("delta", "z", "B", "C"))) and tile_shapes(alike.operands):
+        return alike.joined(plan(o._replace(inputs=alike.operands)))
     cut = segments(o.inputs, shapes)
     scan, states_only = _kernels(o.inputs, shapes, cut)
     config, division = scan.launch_config(dim, batch * cut.per_row)

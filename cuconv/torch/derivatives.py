@@ -289,7 +289,7 @@ class _Scan(_Followed):
     def backward(ctx: Any, dout: Tensor | None, dlast_state: Tensor | None = None, *others: Any) -> tuple[Any, ...]:
         u, delta, A, B, C, D, z, delta_bias, initial_state, chunk_states = ctx.saved_tensors
         gradients = selective_scan_bwd(
-            *(u, _laid_out(delta, u), A, B, C, D, z if z is None else _laid_out(z, u), delta_bias),
+            *(u, delta, A, B, C, D, z, delta_bias),
             _incoming(dout, u),
             delta_softplus=ctx.run.options[0],
             initial_state=initial_state,
@@ -300,20 +300,15 @@ class _Scan(_Followed):
 
 
 def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
-    """The gradient of a scan's result, laid out as u."""
-    return torch.zeros_like(u) if dout is None else _laid_out(dout.resolve_neg(), u)
-
-
-def _laid_out(rows: Tensor, u: Tensor) -> Tensor:
-    """Rows with contiguous tokens or channels where u has them: a copy costs less than a kernel without vectors."""
+    """The gradient of a scan's result, with a contiguous axis where u has one: a copy costs less than a kernel without
+    vectors.
+    """
+    if dout is None:
+        return torch.zeros_like(u)
+    dout = dout.resolve_neg()
     # Dynamo cannot trace strides of gradients.
-    if torch.compiler.is_compiling():
-        return rows
-    if u.stride(-1) == 1:
-        return rows if rows.stride(-1) == 1 else rows.contiguous()
-    if u.stride(-2) != 1 or rows.stride(-2) == 1:
-        return rows
-    return rows.transpose(-2, -1).contiguous().transpose(-2, -1)
+    is_slow = not torch.compiler.is_compiling() and 1 in u.stride()[-2:] and 1 not in dout.stride()[-2:]
+    return torch.empty_like(u).copy_(dout) if is_slow else dout
 
 
 def _refuse_states(argument: str, states: Any, instead: str) -> None:

@@ -1,11 +1,11 @@
 // A copy of one of a scan's arrays that lies the other way round: contiguous channels, or states, instead of contiguous
 // tokens, or the reverse. Kernels whose lanes share tokens want all arrays alike.
 //
-// Layout: rows (outer, row, column) with contiguous columns; turned (outer, column, row) with contiguous rows, in whole
-// vectors of 16 bytes of which those behind the last row are not looked at. A block turns a tile of 128 bytes each way
-// in shared memory: a thread loads 16 bytes of two neighbouring rows, and stores 16 bytes of a column.
+// Layout: rows (outer, row, column) with contiguous columns; turned (outer, column, row) with contiguous rows. A block
+// turns a tile of 128 bytes each way in shared memory: a thread loads 16 bytes of two neighbouring rows, and stores 16
+// bytes of a column.
 //
-// input_t  rows and turned    kVec  elements per load
+// input_t  rows and turned    kVec  elements per load    kTurnedVec  elements per store
 #include "common/fastdiv.cuh"
 #include "common/tokens.cuh"
 #include "common/vec.cuh"
@@ -22,13 +22,14 @@ struct SelectiveScanTurnParams {
     int column_count;
 };
 
-template <typename input_t, int kVec>
+template <typename input_t, int kVec, int kTurnedVec>
 struct SelectiveScanTurnTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kWide = 16 / static_cast<int>(sizeof(input_t));  // elements of a store
+    static constexpr int kWide = 16 / static_cast<int>(sizeof(input_t));  // elements of a thread's part of a row
     static constexpr int kLanes = 8;                                      // threads that share a row
     static constexpr int kSide = kLanes * kWide;
-    static_assert(kVec <= kWide && kSide / 2 * kLanes % kThreads == 0 && kSide * kLanes % kThreads == 0);
+    static_assert(kVec <= kWide && kTurnedVec <= kWide && kSide / 2 * kLanes % kThreads == 0 &&
+                  kSide * kLanes % kThreads == 0);
 };
 
 // A vector of the first `count` elements at p, the others zero.
@@ -55,7 +56,31 @@ __device__ __forceinline__ Vec<T, kWide> load_first(const T* p, int count) {
     return v;
 }
 
-template <typename input_t, int kVec, typename Traits = SelectiveScanTurnTraits<input_t, kVec>>
+// Stores the first `count` elements of a vector.
+template <int kTurnedVec, typename T, int kWide>
+__device__ __forceinline__ void store_first(T* p, const Vec<T, kWide>& v, int count) {
+#pragma unroll
+    for (int i = 0; i < kWide; i += kTurnedVec) {
+        if constexpr (kTurnedVec >= Vec<T, kTurnedVec>::kPerWord) {
+            if (i + kTurnedVec <= count) {
+                Vec<T, kTurnedVec> part;
+#pragma unroll
+                for (int w = 0; w < Vec<T, kTurnedVec>::kWords; ++w) {
+                    part.words[w] = v.words[i / Vec<T, kTurnedVec>::kPerWord + w];
+                }
+                store(p + i, part);
+                continue;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < kTurnedVec; ++j) {
+            if (i + j < count) p[i + j] = v.element(i + j);
+        }
+    }
+}
+
+template <typename input_t, int kVec, int kTurnedVec,
+          typename Traits = SelectiveScanTurnTraits<input_t, kVec, kTurnedVec>>
 __global__ void __launch_bounds__(Traits::kThreads) selective_scan_turn_kernel(const SelectiveScanTurnParams params) {
     constexpr int kWide = Traits::kWide, kLanes = Traits::kLanes, kSide = Traits::kSide;
     const SelectiveScanTurnParams& p = params;
@@ -99,9 +124,10 @@ __global__ void __launch_bounds__(Traits::kThreads) selective_scan_turn_kernel(c
 #pragma unroll
     for (int k = 0; k < kSide * kLanes / Traits::kThreads; ++k) {
         const int column = (thread + k * Traits::kThreads) / kLanes;
-        if (column < columns && first_row + lane * kWide < p.row_count) {
-            store(to + column * p.turned_stride[2] + lane * kWide,
-                  load<kWide, Memory::kMutable>(tile[column] + (lane ^ column / kWide) * kWide));
+        const int count = p.row_count - first_row - lane * kWide;
+        if (column < columns && count > 0) {
+            const auto part = load<kWide, Memory::kMutable>(tile[column] + (lane ^ column / kWide) * kWide);
+            store_first<kTurnedVec>(to + column * p.turned_stride[2] + lane * kWide, part, count);
         }
     }
 }

@@ -36,6 +36,7 @@ class Case(OfRows):
         placed = super().placements()
         placed |= {f"d{name}": each for name, each in placed.items()}
         placed |= {f"d{name}": place(self.input_t, self.shape, **out_lies) for name in ("u", "delta", "z")}
+        placed["ddelta"] = place(self.input_t, self.shape, **LAYOUTS[self.delta or self.layout][1])
         placed["dout"] = place(self.input_t, self.shape, **(DOUT[self.dout] if self.dout != "dense" else lies))
         return self.in_order({**placed, "dlast_state": self.place_state(), "chunk_states": self.place_chunks()})
 
@@ -107,6 +108,13 @@ UNIT = (
     Case(1, 24, 300, 40, processors=1, **TURNED),
     Case(2, 16, 270, 24, dtype="float16", without="D dlast_state", **ROWS),
     Case(1, 12, 300, 33, dtype="float32", without="chunk_states", processors=1, **ROWS),
+    # Arrays that lie otherwise than u, as in models of transformers, and their gradients.
+    Case(2, 24, 265, delta="channel_first", **TURNED),
+    Case(1, 16, 262, delta="channel_first", **TURNED),
+    Case(1, 16, 259, delta="sliced_alike", **TURNED),
+    Case(1, 20, 132, 5, dtype="float32", delta="channel_first", without="chunk_states", **ROWS),
+    Case(2, 9, 133, 3, dtype="float16", delta="channel_last", matrices="by_state"),
+    Case(1, 19, 264, 20, delta="channel_last"),
     # Many states for one group of channels after another.
     Case(1, 26, 300, 40, processors=1),
     Case(1, 17, 257, 33, dtype="float16", without="z", processors=1),

@@ -25,6 +25,8 @@ _ROWS_BETWEEN = (
 )
 _OTHERWISE = "selective_scan_fn-2-72-265-layout_channel_last-delta_channel_first-matrices_by_state_fused"
 _OTHERWISE_VECTORS = "selective_scan_fn-2-40-264-delta_channel_last-matrices_by_state"
+_OTHERWISE_BWD = "selective_scan_bwd-2-24-265-layout_channel_last-delta_channel_first-matrices_by_state"
+_OTHERWISE_BWD_SLICED = "selective_scan_bwd-1-16-259-layout_channel_last-delta_sliced_alike-matrices_by_state"
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
 _WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
 
@@ -360,5 +362,19 @@ MUTANTS = (
         "outer.quotient * p.turned_stride[0]",
         "0 * p.turned_stride[0]",
         (_OTHERWISE_VECTORS,),
+    ),
+    Mutant(
+        "A copy back leaves out the last elements of rows that are no whole vectors.",
+        "selective_scan/selective_scan_turn.cu",
+        "if (i + j < count) p[i + j] = v.element(i + j);",
+        "if (i + j + 1 < count) p[i + j] = v.element(i + j);",
+        (_OTHERWISE_BWD,),
+    ),
+    Mutant(
+        "A copy back writes behind the last element of a row.",
+        "selective_scan/selective_scan_turn.cu",
+        "if (i + kTurnedVec <= count) {",
+        "if (i < count) {",
+        (_OTHERWISE_BWD_SLICED,),
     ),
 )
