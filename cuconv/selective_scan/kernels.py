@@ -98,6 +98,9 @@ class TileShape(NamedTuple):
 SWEPT = 128
 """Tokens of a row from which on lanes may sweep them."""
 
+SHARED = 64
+"""Tokens of a row from which on lanes may share them: a tile of four lanes."""
+
 TILE_TIMES: dict[TileShape, tuple[tuple[int, int], tuple[int, int] | None]] = {
     TileShape(1, 2, 8, 64, 3): ((641, 1344), (794, 1475)),
     TileShape(1, 4, 4, 64, 4): ((900, 1989), (861, 1849)),

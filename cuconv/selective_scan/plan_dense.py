@@ -12,6 +12,7 @@ from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs
 from cuconv.selective_scan.kernels import (
     CUT,
+    SHARED,
     TILE_TIMES,
     UNUSED,
     SegmentKernel,
@@ -25,6 +26,7 @@ from cuconv.selective_scan.kernels import (
 )
 from cuconv.selective_scan.plan import (
     CHANNELS,
+    TOKENS,
     input_dtype,
     is_float32,
     matrix_vector,
@@ -43,6 +45,14 @@ WORTH_CUTTING = 2.5
 """The ratio of FILL to the threads of uncut rows from which on rows are cut: on an H200 cutting in 4 takes 1.9 ms
 instead of 2.6 (1 x 5120 x 16384), in 3 2.8 instead of 2.6 (1 x 8192 x 16384), in 2 0.54 instead of 0.39 (8 x 1536 x
 2048).
+"""
+
+
+FEW_SHORT = 64
+"""Rows per multiprocessor up to which those that are too short for lanes to share tokens have lanes that share states,
+instead of one lane for all states; twice as many of 16 bits with contiguous tokens. On an H200 1 x 8192 x 32 takes 7.0
+us so in bfloat16, and 10.1 with one lane; 2 x 8192 x 32 9.4 and 10.4; with contiguous channels 7.8 and 10.1, and 14.3
+and 10.3.
 """
 
 
@@ -120,15 +130,20 @@ def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[Se
 
 def tile_shapes(inputs: Inputs) -> list[TileShape]:
     """The shapes in which lanes of a block can share tokens; empty where they cannot."""
-    if (wide := wide_shape(inputs, inputs.u.shape[0])) is not None:
+    batch, dim, seqlen = inputs.u.shape
+    if (wide := wide_shape(inputs, batch)) is not None:
         return [wide[0]]
-    return [
-        shape
-        for shape in TILE_TIMES
-        if shape.fits(input_dtype(inputs), inputs.d_state, inputs.u.shape[2])
-        and (axis := tile_axis(inputs, shape.channels)) is not None
-        and shape.has_room(by_channel=axis == CHANNELS)
-    ]
+    dtype, processors = input_dtype(inputs), multiprocessors(inputs.u.device)
+
+    def is_possible(shape: TileShape) -> bool:
+        axis = tile_axis(inputs, shape.channels)
+        if axis is None or not shape.fits(dtype, inputs.d_state, seqlen):
+            return False
+        few = FEW_SHORT * (2 if axis == TOKENS and dtype.itemsize == 2 else 1) * processors
+        is_quick = shape.group > 1 or seqlen >= SHARED or batch * dim > few
+        return is_quick and shape.has_room(by_channel=axis == CHANNELS)
+
+    return [shape for shape in TILE_TIMES if is_possible(shape)]
 
 
 def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:

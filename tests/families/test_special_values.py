@@ -19,13 +19,13 @@ STEPS = {"rows": "delta", "packed": "delta", "updates": "dt"}
 INPUTS = {"rows": "u", "packed": "u", "updates": "x"}
 
 SCANNED: tuple[tuple[str, Any], ...] = (
-    # By a lane for some states and by a lane for a whole channel, whole and in segments.
+    # By a lane for some states, whole and in segments.
     ("rows", rows.Case(2, 35, 43, without="D z")),
     ("rows", rows.Case(2, 35, 43)),
     ("rows", rows.Case(2, 9, 513, without="D z chunk_states_out")),
-    ("rows", rows.Case(2, 35, 48, without="D z")),
-    ("rows", rows.Case(2, 35, 48)),
     # With tokens shared among lanes, whole and in segments.
+    ("rows", rows.Case(2, 35, 72, without="D z")),
+    ("rows", rows.Case(2, 35, 72)),
     ("rows", rows.Case(1, 9, 1024, without="D z chunk_states_out")),
     ("rows", rows.Case(3, 20, 200, without="D z")),
     ("rows", rows.Case(2, 35, 264, without="D z chunk_states_out")),

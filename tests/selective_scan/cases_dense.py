@@ -116,7 +116,7 @@ NO_STATES = "initial_state last_state_out chunk_states_out"
 UNIT = (
     # Every number of lanes and of states a lane, and every access, of whole rows and of segments: the last one whole,
     # of one token, and of more than one chunk.
-    Case(2, 35, 48),
+    Case(2, 70, 48, processors=1),
     Case(1, 3, 1024),
     Case(2, 3, 513, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),
     Case(1, 5, 520, 2, dtype="float16", params="", constants="B", without="D z", softplus=False),
@@ -160,7 +160,7 @@ UNIT = (
     Case(2, 40, 530, 8, dtype="float16", without="D z delta_bias chunk_states_out", **TURNED),
     Case(5, 32, 192, 8, 2, **TURNED),
     Case(3, 40, 70, **TURNED),
-    Case(2, 136, 43, **TURNED),
+    Case(2, 136, 43, processors=1, **TURNED),
     Case(3, 24, 200, **TURNED),
     Case(1, 8, 300, 4, dtype="float32", layout="last_sliced_dim", matrices="by_state_fused"),
     Case(1, 12, 530, 12, dtype="float32", **TURNED),

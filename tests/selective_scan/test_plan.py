@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cuconv.jit import source, structs
 from cuconv.runtime import machine
-from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32
+from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, FLOATS, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, ceil_div
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.plan import Launch, Plan
@@ -20,6 +20,7 @@ from cuconv.selective_scan.kernels import (
     MAX_STATE,
     MAX_TOKENS,
     SHAPES,
+    SHARED,
     TILE_TIMES,
     SelectiveScanCarry,
     SelectiveScanTilesFwd,
@@ -29,7 +30,7 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     own_tokens,
 )
-from cuconv.selective_scan.plan_dense import Operands, plan, segments, tile_shapes
+from cuconv.selective_scan.plan_dense import FEW_SHORT, Operands, plan, segments, tile_shapes
 from cuconv.selective_scan.plan_varlen import Operands as PackedOperands
 from cuconv.selective_scan.plan_varlen import plan as plan_packed
 from tests.cases import numbers_of
@@ -164,7 +165,31 @@ def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(
             assert groups == 1 or dim // groups % shape.channels == 0
         else:
             fitting = [shape for shape in TILE_TIMES if shape.fits(BFLOAT16, 16, seqlen)]
-            assert seqlen < 8 or dim // groups % min(shape.channels for shape in fitting)
+            is_short = seqlen < SHARED and dim <= 2 * FEW_SHORT * machine.multiprocessors(o.inputs.u.device)
+            assert seqlen < 8 or is_short or dim // groups % min(shape.channels for shape in fitting)
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "rows", "by_channel", "dtype", "is_there"),
+    [
+        (56, 128, False, BFLOAT16, False),
+        (56, 144, False, BFLOAT16, True),
+        (56, 64, True, BFLOAT16, False),
+        (56, 80, True, BFLOAT16, True),
+        (56, 64, False, FLOAT32, False),
+        (56, 80, False, FLOAT32, True),
+        (64, 16, False, BFLOAT16, True),
+    ],
+)
+def test_one_lane_takes_short_rows_where_many_fill_the_gpu(
+    seqlen: int, rows: int, by_channel: bool, dtype: DType, is_there: bool
+) -> None:
+    order: Any = {"order": (0, 1, 3, 2)} if by_channel else {}
+    matrix = layout(dtype, (1, 1, 16, seqlen), **order)
+    lies: Any = {"order": (0, 2, 1)} if by_channel else {}
+    dim = rows * machine.multiprocessors(matrix.device)
+    kernel = only(plan(operands((1, dim, seqlen), 16, dtype, matrix, **lies))).kernel
+    assert isinstance(kernel, SelectiveScanTilesFwd) == is_there
 
 
 @pytest.mark.parametrize(

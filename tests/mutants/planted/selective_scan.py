@@ -11,7 +11,7 @@ _SCAN_SEGMENTS = (
     "-without_initial_state_last_state_out_chunk_states_out-layout_sliced_alike"
 )
 _TILES = "selective_scan_fn-3-20-200"
-_TILES_ALONE = "selective_scan_fn-2-35-48"
+_TILES_ALONE = "selective_scan_fn-2-70-48-processors_1"
 _SWEEPS = "selective_scan_fn-3-40-264-processors_1"
 _SWEEPS_TURNED = "selective_scan_fn-2-72-265-layout_channel_last-matrices_by_state-processors_1"
 _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
@@ -182,7 +182,7 @@ MUTANTS = (
         (
             (
                 "families/test_special_values.py::test_infinities_and_nan_are_those_of_the_formula"
-                "[unit-emulated-input-rows-2-35-48-without_D_z]"
+                "[unit-emulated-input-rows-2-35-72-without_D_z]"
             ),
         ),
     ),

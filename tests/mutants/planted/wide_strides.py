@@ -76,7 +76,7 @@ MUTANTS = (
         "selective_scan/tile_block.cuh",
         "static_cast<const T*>(base) + batch * stride[0] + group * stride[1];",
         "static_cast<const T*>(base) + static_cast<int>(batch * stride[0]) + group * stride[1];",
-        ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-35-48-B_C]",),
+        ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-35-72-B_C]",),
     ),
     Mutant(
         "A scan finds its sequence's slot in 32 bits.",
