@@ -58,11 +58,16 @@ def channels(axis: int, dim: int) -> dict[str, Cut]:
 
 def selective_scan_fn(
     batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
-    contiguous: str = TOKENS,
+    contiguous: str = TOKENS, delta: str = "",
 ) -> Workload:  # fmt: skip
-    """The scan of Mamba, with z and softplus."""
-    sizes = dict(locals())
+    """The scan of Mamba, with z and softplus; `delta` says what is contiguous in delta, if not the same.
+
+    Models of transformers have contiguous channels, and in delta contiguous tokens.
+    """
+    sizes = without_zero(locals(), "delta")
     arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
+    if delta:
+        arrays["delta"] = rows((batch,), dim, seqlen, d_state, element_of(dtype), delta)["delta"]
     return Workload(
         "selective_scan_fn", sizes, arrays, {"out": arrays["u"]}, {"delta_softplus": True},
         exponentials=batch * dim * seqlen * d_state, cuts=channels(1, dim),
@@ -232,7 +237,9 @@ REPORT: Rows = {
         *({"dim": dim, "seqlen": seqlen} for seqlen in (512, 4096, 16384) for dim in (1536, 5120, 8192)),
         {"dim": 1536, "seqlen": 65536},
         *({"batch": 8, "dim": dim, "seqlen": 2048} for dim in (1536, 5120, 8192)),
+        {"dim": 8192, "seqlen": 32},
         {"dim": 5120, "seqlen": 4096, "contiguous": CHANNELS},
+        {"dim": 5120, "seqlen": 4096, "contiguous": CHANNELS, "delta": TOKENS},
         {"dim": 5120, "seqlen": 4096, "dtype": "float32"},
         {"dim": 64, "seqlen": 262144},
     ),
@@ -254,11 +261,13 @@ REPORT: Rows = {
             for batch, dim, seqlen in ((1, 5120, 4096), (8, 1536, 2048), (8, 5120, 2048))
             for states in (True, False)
         ),
+        {"batch": 8, "dim": 1536, "seqlen": 2048, "contiguous": CHANNELS},
         {"dim": 2048, "d_state": 64},
+        {"dim": 2048, "d_state": 64, "contiguous": CHANNELS},
         {"dim": 2048, "constants": "BC"},
     ),
     "selective_scan_varlen_bwd": (
-        {"sequences": "16x512", "dim": 1536},
+        *({"sequences": "16x512", "dim": 1536, "contiguous": contiguous} for contiguous in (TOKENS, CHANNELS)),
         *({"sequences": sequences, "dim": 1536, "states": False} for sequences in ("16x512", "512in8192")),
     ),
 }
@@ -267,6 +276,7 @@ REPORT: Rows = {
 SMALL: Rows = {
     "selective_scan_fn": (
         *({"batch": 2, "dim": 72, "seqlen": 1029, "contiguous": contiguous} for contiguous in _BOTH),
+        {"batch": 2, "dim": 72, "seqlen": 515, "contiguous": CHANNELS, "delta": TOKENS},
         {"batch": 1, "dim": 40, "seqlen": 3000, "d_state": 64},
     ),
     "selective_scan_varlen_fn": tuple(

@@ -223,6 +223,7 @@ def scan(measured: Measured) -> str:
             else:
                 label = f"{sizes['dim']} × ({batch_text(sizes['sequences'])}), packed"
             label += "" if sizes["contiguous"] == TOKENS else ", channels contiguous"
+            label += f", {sizes['delta']} of delta" if sizes.get("delta") else ""
             label += besides(sizes)
             rows.append([label, sizes["dtype"], *timed(measured, function, sizes, "fraction_of_exponentials")])
     return _table(["batch × dim × seqlen", "dtype"], ["µs", "of bound", PEER], rows)
