@@ -267,7 +267,7 @@ REPORT: Rows = {
         {"dim": 2048, "constants": "BC"},
     ),
     "selective_scan_varlen_bwd": (
-        *({"sequences": "16x512", "dim": 1536, "contiguous": contiguous} for contiguous in (TOKENS, CHANNELS)),
+        {"sequences": "16x512", "dim": 1536},
         *({"sequences": sequences, "dim": 1536, "states": False} for sequences in ("16x512", "512in8192")),
     ),
 }

@@ -46,7 +46,7 @@ WITHOUT_VECTORS = (
 )
 WITH_VECTORS = [cls for cls in op_kernels() if cls.__name__ not in WITHOUT_VECTORS]
 
-IN_VECTORS = ("state", "u", "out", "out[0]", "dout", "scratch")
+IN_VECTORS = ("state", "u", "out", "out[0]", "dout", "rows", "turned", "scratch")
 """Tensors that are accessed in vectors. Those of a state update lie along the axis of states, which out does not have.
 """
 
