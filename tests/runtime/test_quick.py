@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import pickle
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -113,10 +114,16 @@ class QuickFamily(AbstractFamily):
         address = ctypes.c_void_p.from_address(arguments).value
         assert address is not None and self.current == 0
         taken = ctypes.string_at(address, kernel.params.dtype.itemsize)
-        # Addresses of new arrays differ from call to call.
-        for number, made in enumerate(self.made):
-            taken = taken.replace(made.to_bytes(8, "little"), number.to_bytes(8, "little"))
-        self.launched.append(Launched(function, tuple(config), stream, taken))
+        size = kernel.params.pointers.size
+        # Addresses in new arrays differ from call to call.
+        pointers = (self.alike(pointer) for (pointer,) in struct.iter_unpack("<Q", taken[:size]))
+        alike = b"".join(pointer.to_bytes(8, "little") for pointer in pointers)
+        self.launched.append(Launched(function, tuple(config), stream, alike + taken[size:]))
+
+    def alike(self, pointer: int) -> int:
+        """A pointer; for one into a new array the number of that and how far in it is, which no pointer is."""
+        places = ((number, pointer - made) for number, made in enumerate(self.made))
+        return next((number << 32 | at for number, at in places if 0 <= at < 2**32), pointer)
 
     def mark_written(self, written: Sequence[Any]) -> None:
         self.written = list(written)
