@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     scratch: int = 0
     """Bytes of device memory in which the launches leave results for each other."""
     regions: Mapping[str, int] = {}
-    """Arguments that launches find in that memory, and what else they find there by a name, by their first byte."""
+    """Where arrays begin in that memory, in bytes, by the name of an argument or one that launches give them."""
 
 
 Operands = TypeVar("Operands")

@@ -98,9 +98,6 @@ class TileShape(NamedTuple):
 SWEPT = 128
 """Tokens of a row from which on lanes may sweep them."""
 
-SHARED = 64
-"""Tokens of a row from which on lanes may share them: a tile of four lanes."""
-
 TILE_TIMES: dict[TileShape, tuple[tuple[int, int], tuple[int, int] | None]] = {
     TileShape(1, 2, 8, 64, 3): ((641, 1344), (794, 1475)),
     TileShape(1, 4, 4, 64, 4): ((900, 1989), (861, 1849)),
@@ -121,6 +118,9 @@ microseconds of an H200 for 4096 tokens of 16 states, times the lanes per channe
 registers in some: it reloads spilled numbers from memory, in order behind its loads of tokens. (1, 2, 8, 64) takes 1894
 so instead of 1837, and contiguous channels in one block 954 instead of 794.
 """
+
+SHARED = min(shape.lanes * shape.tokens for shape in TILE_TIMES if shape.lanes > 1)
+"""Tokens of a row from which on lanes may share them: the smallest tile of several lanes."""
 
 CUT = TileShape(8, 1, 1, 16, 4)
 """The shape for rows that are cut into segments."""
@@ -147,11 +147,6 @@ def tile_time(rows: int, shape: TileShape, multiprocessors: int, by_channel: boo
     waves, rest = divmod(ceil_div(ceil_div(rows, shape.channels), multiprocessors), shape.resident)
     last = alone + (full - alone) * (rest - 1) / (shape.resident - 1) if rest else 0
     return (waves * full + last) / shape.group
-
-
-def group_channels(input_t: DType) -> int:
-    """Neighbouring channels that blocks of gradients walk together: kGroupChannels of selective_scan/scan_bwd.cuh."""
-    return 16 // input_t.itemsize
 
 
 def lanes_for(d_state: int) -> tuple[int, int]:
@@ -225,7 +220,7 @@ class SelectiveScanCarry(Kernel):
         yield cls()
 
     def launch_config(self, batch: int, dim: int, d_state: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for the states of all rows, and the params that divide them so."""
+        """The launch for the states of all rows, and the params that divide threads among them."""
         config = self.config(ceil_div(batch * dim * d_state, self.threads))
         return config, {"states": fast_div(d_state), "channels": fast_div(dim)}
 
@@ -253,7 +248,7 @@ class SelectiveScanTurn(Kernel):
         return 128 // self.input_t.itemsize
 
     def launch_config(self, matrices: int, rows: int, columns: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for so many matrices, and the params that divide them so."""
+        """The launch for `matrices` of this many rows and columns, and the params that divide blocks among them."""
         row_tiles, column_tiles = ceil_div(rows, self.side), ceil_div(columns, self.side)
         tiles = row_tiles * column_tiles
         return self.config(matrices * tiles), {"tiles": fast_div(tiles), "row_tiles": fast_div(row_tiles)}
@@ -351,163 +346,6 @@ class SelectiveScanVarlenTilesFwd(Kernel):
         for input_t, state_t, by_channel, snapshots in product(FLOATS, STATES, (False, True), (False, True)):
             for shape in wide_shapes(input_t, by_channel=by_channel, snapshots=snapshots):
                 yield cls(input_t, state_t, *shape, by_channel, False, snapshots, wide=True)
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwd(Kernel):
-    """A block walks channels of one chunk of tokens; `vec` tokens an access, 0 where they may be apart."""
-
-    MOST_STATES: ClassVar[int] = 16
-    """States that a block has under way: kBlockStates of selective_scan/scan_bwd.cuh."""
-
-    input_t: DType
-    vec: int
-    by_channel: bool
-    """Channels are neighbours in memory, and come by `group_channels`."""
-    many_states: bool
-    constant_b: bool
-    constant_c: bool
-    shares_chunks: bool
-    """Packed sequences share chunks."""
-    has_states: bool
-    """Those begin with states, or end with gradients of states."""
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwd]:
-        for input_t in FLOATS:
-            for vec, has_states in product((0, 1, 2), (False, True)):
-                yield cls(input_t, vec, False, False, False, False, True, has_states)
-            for vec, many_states in product((1, 2), (False, True)):
-                yield cls(input_t, vec, False, many_states, False, False, False, False)
-            for many_states, constant_b, constant_c in product((False, True), repeat=3):
-                yield cls(input_t, 0, False, many_states, constant_b, constant_c, False, False)
-            for many_states in (False, True):
-                yield cls(input_t, 0, True, many_states, False, False, False, False)
-            for has_states in (False, True):
-                kernel = cls(input_t, 0, True, False, False, False, True, has_states)
-                if kernel.fits:
-                    yield kernel
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is room on a multiprocessor of an H200 for two blocks; without `by_channel` there always is."""
-        return 2 * (self.shared_bytes + 1024) <= 228 * 1024
-
-    @property
-    def shared_bytes(self) -> int:
-        """At least the shared memory of a block."""
-        return (36 if self.input_t.itemsize == 2 else 48) * 1024 + self.dynamic_bytes
-
-    @property
-    def dynamic_bytes(self) -> int:
-        """The states that sequences begin and end with, and what a group of channels has."""
-        sizes = self.constants
-        return (
-            sizes["kEndsBytes"] * self.has_states
-            + sizes["kGroupBytes"] * self.by_channel
-            + sizes["kSumsBytes"] * group_channels(self.input_t) * self.many_states
-        )
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwdOverlapped(Kernel):
-    """Gradients as SelectiveScanBwd computes them, with variable B and C and rows of contiguous tokens, and z.
-
-    While a block scans the states of one channel, it finishes the tokens of the channel before and prepares those of
-    the next.
-    """
-
-    input_t: DType
-    many_states: bool
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdOverlapped]:
-        for input_t, many_states in product(FLOATS, (False, True)):
-            yield cls(input_t, many_states)
-
-    @property
-    def dynamic_bytes(self) -> int:
-        """What blocks keep of matrices, of neighbouring channels and of states that have been taken."""
-        size = "Half" if self.input_t.itemsize == 2 else "Float"
-        return self.constants[f"k{size}Bytes"] + self.constants[f"k{size}SumsBytes"] * self.many_states
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwdStart(Kernel):
-    """A thread marks `vec` floats as not yet there."""
-
-    vec: int = 4
-    has_states: bool = False
-    """Packed sequences share chunks, and begin with states."""
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdStart]:
-        yield cls()
-        yield cls(has_states=True)
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwdStates(Kernel):
-    """A block walks channels of one chunk of tokens, to the states behind it."""
-
-    input_t: DType
-    by_channel: bool
-    """Channels are neighbours in memory, and come by `group_channels`."""
-    constant_b: bool
-    shares_chunks: bool
-    """Packed sequences share chunks."""
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdStates]:
-        for input_t, by_channel, constant_b, shares_chunks in product(FLOATS, *((False, True),) * 3):
-            if by_channel + constant_b < 2 and constant_b + shares_chunks < 2:
-                yield cls(input_t, by_channel, constant_b, shares_chunks)
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwdSweeps(SegmentKernel):
-    """`parts` lanes own a channel, and walk all of its tokens."""
-
-    input_t: DType
-    parts: int
-    at_once: int
-    by_channel: bool
-
-    @property
-    def group(self) -> int:
-        return self.parts
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdSweeps]:
-        for input_t, shape, by_channel in product(FLOATS, TILE_TIMES, (False, True)):
-            if shape.sweeps and shape.fits(input_t, 0, MAX_TOKENS):
-                yield cls(input_t, shape.parts, shape.at_once, by_channel)
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwdMatrices(Kernel):
-    """A thread owns one number of dB or dC, and loads `ahead` blocks' parts of it at a time."""
-
-    input_t: DType
-    ahead: int = 8
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdMatrices]:
-        for input_t in FLOATS:
-            yield cls(input_t)
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwdParameters(Kernel):
-    """A thread owns one number of a parameter's gradient, and loads `ahead` chunks' parts of it at a time."""
-
-    input_t: DType
-    ahead: int = 8
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdParameters]:
-        for input_t in FLOATS:
-            yield cls(input_t)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import has_shared_memory, multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs, is_variable
-from cuconv.selective_scan.kernels import (
+from cuconv.selective_scan.kernels import chunk_tokens, tile_time
+from cuconv.selective_scan.kernels_backward import (
     SelectiveScanBwd,
     SelectiveScanBwdMatrices,
     SelectiveScanBwdOverlapped,
@@ -18,9 +19,7 @@ from cuconv.selective_scan.kernels import (
     SelectiveScanBwdStart,
     SelectiveScanBwdStates,
     SelectiveScanBwdSweeps,
-    chunk_tokens,
     group_channels,
-    tile_time,
 )
 from cuconv.selective_scan.plan import CHANNELS, is_float32, tile_axis
 from cuconv.selective_scan.plan_dense import tile_shapes
@@ -142,7 +141,8 @@ class BackwardOperands(NamedTuple):
     @property
     def is_apart(self) -> bool:
         """Whether each number of a row is accessed alone."""
-        return not self.kernel.vec and not self.kernel.by_channel
+        kernel = self.kernel
+        return not kernel.vec and not kernel.by_channel
 
     def _kernel(self, *, by_channel: bool, shares_chunks: bool) -> SelectiveScanBwd:
         # Packed sequences with chunks of their own begin anywhere.
@@ -231,13 +231,12 @@ def plan(o: BackwardOperands) -> Plan:
     has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u are copied
     in front of all, and gradients behind.
     """
-    batch, dim, _ = o.u.shape
-    input_t = o.input_t
-    kernel = _kernel(o)
     if o.u.size and o.has_variables and o.is_apart:
         alike = turned(o, ("delta", "z", "dout", "B", "C"), ("ddelta", "dz"))
         if alike is not None and not alike.operands.is_apart:
             return alike.joined(plan(alike.operands))
+    batch, dim, _ = o.u.shape
+    input_t, kernel = o.input_t, _kernel(o)
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
     by_channel = isinstance(kernel, SelectiveScanBwd) and kernel.by_channel

@@ -18,7 +18,7 @@ from cuconv.causal_conv1d.kernels_varlen_over import (
 )
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import LaunchConfig
-from cuconv.selective_scan.kernels import SelectiveScanBwdStart
+from cuconv.selective_scan.kernels_backward import SelectiveScanBwdStart
 from tests import emulator
 from tests.emulator.family import EmulatedArray, scheduled
 from tests.families.test_numerics import place_arguments

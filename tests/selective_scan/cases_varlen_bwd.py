@@ -35,6 +35,7 @@ class Case(OfStates):
     without: str = ""  # which of D, z, delta_bias, initial_state and dlast_state are left out
     softplus: bool = True
     layout: str = "tokens"
+    delta: str = ""  # how delta lies; as u when empty
     results: str = ""  # how du, ddelta and dz lie; as u when empty
     matrices: str = "dense"  # how B and C lie
     others: str = "dense"  # how A, D, delta_bias, states and query_start_loc lie
@@ -45,6 +46,7 @@ class Case(OfStates):
         b, others = batch(self.batch), PARAMETERS[self.others]
         shape = (self.dim, b.total)
         placed = dict.fromkeys(("u", "delta", "z"), place(self.input_t, shape, **PACKED[self.layout]))
+        placed["delta"] = place(self.input_t, shape, **PACKED[self.delta or self.layout])
         placed |= self.parameters() | dict.fromkeys("BC", self.matrix((), b.total))
         placed["initial_state"] = place(FLOAT32, (b.count, self.dim, self.d_state), **others(3))
         placed |= {f"d{name}": each for name, each in placed.items()}
@@ -91,6 +93,7 @@ UNIT = (
     Case(8, "530+600", dtype="float32", **CHANNELS),
     Case(8, "3x1+252+257+off5", 5, dtype="float32", without="initial_state dlast_state", **CHANNELS),
     Case(24, "off1+257+0+40", 20, matrices="by_state", **CHANNELS),
+    Case(16, "off3+90+0+260+7+off2", delta="tokens", matrices="by_state", **CHANNELS),
     Case(3, "all600", 5),
     Case(70, "100+290", dtype="float32"),
     Case(3, "256+512+1", 33, 3, "float32", matrices="backward", others="backward", layout="tokens_backward"),
