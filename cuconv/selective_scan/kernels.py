@@ -236,11 +236,8 @@ class SelectiveScanTurn(Kernel):
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanTurn]:
         for input_t in FLOATS:
-            # Copies in scratch memory are accessed in whole vectors.
-            widths = vectors(input_t)
-            for vec, turned_vec in product(widths, widths):
-                if max(vec, turned_vec) == widths[-1]:
-                    yield cls(input_t, vec, turned_vec)
+            for vec, turned_vec in product(vectors(input_t), repeat=2):
+                yield cls(input_t, vec, turned_vec)
 
     @property
     def side(self) -> int:

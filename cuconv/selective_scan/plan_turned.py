@@ -1,4 +1,4 @@
-"""Copies of arrays that lie otherwise than u, for the kernels of contiguous tokens or channels."""
+"""Copies of arrays that lie otherwise than the kernels of contiguous tokens or channels need them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def turned(operands: Any, read: Sequence[str], written: Sequence[str] = ()) -> T
         copy = _turned(array, axis)
         in_scratch = f"turned_{name}"
         if name in read:
-            launches[name] = _launch(array, copy, axis, {"rows": name, "turned": in_scratch})
+            launches[name] = copying(array, copy, axis, {"rows": name, "turned": in_scratch})
         else:
-            launches[name] = _launch(copy, array, CHANNELS + TOKENS - axis, {"rows": in_scratch, "turned": name})
+            launches[name] = copying(copy, array, CHANNELS + TOKENS - axis, {"rows": in_scratch, "turned": name})
         copies[name] = copy
         regions[in_scratch] = scratch
         scratch += _whole(copy.strides[0] * copy.shape[0], copy.itemsize)
@@ -92,7 +92,7 @@ def _turned(array: Layout, axis: int) -> Layout:
     return Layout(array.shape, tuple(strides), array.dtype, array.device, 0)
 
 
-def _launch(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> Launch:
+def copying(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> Launch:
     """The launch that copies an array to another one, of which that axis is contiguous."""
     *outer, n, tokens = array.shape
     rows, columns, row_axis = (tokens, n, -1) if axis == TOKENS else (n, tokens, -2)

@@ -193,6 +193,18 @@ class _Convolution(_Followed):
         return None, dx, dweight, dbias, None, dinitial_states
 
 
+class _Copy(_Followed):
+    """A copy in another layout. Its gradient stays as it lies: products with it need no other layout."""
+
+    @staticmethod
+    def run(operation: Operation[Any], options: tuple[Any, ...], outputs: tuple[str, ...] | None) -> Run:
+        return Run(operation, options, outputs, kept=0)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None) -> tuple[Any, ...]:
+        return None, dout
+
+
 class _GatedConvolution(_Followed):
     """`causal_conv1d_fn` with gates and a residual.
 
@@ -561,5 +573,6 @@ DERIVATIVES: dict[str, Callable[..., Sequence[Any]]] = {
     "causal_conv1d_bwd": _Gradients.call,
     "causal_conv1d_varlen_bwd": _Gradients.call,
     "selective_scan_bwd": _Gradients.call,
+    "with_contiguous_tokens": _Copy.call,
 }
 """How autograd follows each operation; a backward operation it follows only up to an error."""

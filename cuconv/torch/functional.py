@@ -11,7 +11,7 @@ from cuconv.causal_conv1d.kernels import WIDTHS
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
-from cuconv.torch.inner import Inner, Norms, compose
+from cuconv.torch.inner import Inner, Norms, compose, turned
 from cuconv.torch.operators import refuse_transforms
 
 
@@ -173,14 +173,15 @@ def mamba_inner_fn(
         TypeError, ValueError: as `causal_conv1d_fn` and `selective_scan_fn`.
     """
     checks.choice("checkpoint_lvl", checkpoint_lvl, (0, 1))
+    if not (traced := torch.compiler.is_compiling()):
+        refuse_transforms("mamba_inner_fn")
     if xz.stride(-1) != 1:
         # A copy costs less than kernels of scans that cannot read neighbouring tokens at once.
-        xz = xz.transpose(0, 1).contiguous().transpose(0, 1)
+        xz = turned(xz)
     projections = (x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias)
     inputs = (xz, conv1d_weight.squeeze(1), conv1d_bias, *projections, A, D, delta_bias, delta_softplus)
     norms = Norms(B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps)
-    if torch.compiler.is_compiling() or any(each is not None for each in (B, C, *norms[:-1])):
+    if traced or any(each is not None for each in (B, C, *norms[:-1])):
         return compose(*inputs, B, C, norms)
-    refuse_transforms("mamba_inner_fn")
     result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0)
     return result

@@ -20,6 +20,7 @@ from cuconv.runtime.errors import message
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import NO_NUMBERS, Late
+from cuconv.selective_scan import turn
 from cuconv.torch import derivatives
 
 SPLIT = "int[]? ranges, bool has_heads, int normalized, float eps, "
@@ -57,6 +58,7 @@ OPTIONS = {
     "bool has_seed, int philox_rounds, bool keeps_padding, int? seed",
     "selective_state_update_commit": "int ring_rows, int window, bool reset, int pad_slot_id",
     "selective_state_update_materialise": "int window, int pad_slot_id",
+    turn.operation.name: "",
 }
 """What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
 
@@ -268,7 +270,7 @@ def _define() -> torch.library.Library:
         # A schema's names have no brackets.
         names = [each.replace("[", "_").replace("]", "") for each in operation.inputs]
         inputs = [f"Tensor({next(letters)}!)? {each}" if each in UPDATED else f"Tensor? {each}" for each in names]
-        arguments = f"{', '.join(inputs)}, {options}"
+        arguments = ", ".join([*inputs, options] if options else inputs)
         run: Callable[..., Any] = partial(_run, operation)
         has_one = operation.outputs or name in WITHOUT_RESULTS
         for results in range(1, 2 if has_one else MAX_RANGES + 1):

@@ -1,5 +1,6 @@
 // A copy of one of a scan's arrays that lies the other way round: contiguous channels, or states, instead of contiguous
-// tokens, or the reverse. Kernels whose lanes share tokens want all arrays alike.
+// tokens, or the reverse. Kernels whose lanes share tokens want all arrays alike. It also copies what a Mamba block
+// convolves and scans.
 //
 // Layout: rows (outer, row, column) with contiguous columns; turned (outer, column, row) with contiguous rows. A block
 // turns a tile of 128 bytes each way in shared memory: a thread loads 16 bytes of two neighbouring rows, and stores 16

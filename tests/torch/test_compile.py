@@ -12,6 +12,7 @@ import cuconv
 from cuconv.bench.workloads import SMALL, workloads
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import NO_NUMBERS
+from cuconv.selective_scan.turn import with_contiguous_tokens
 from tests.support.entries import the_whole_way
 from tests.torch import inputs
 from tests.torch.inputs import as_tensor, random
@@ -153,6 +154,19 @@ def test_a_graph_has_the_gradients_of_packed_states() -> None:
     wanted = torch.autograd.grad(program(*arguments), arguments)
     got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
     torch.testing.assert_close(got, wanted)
+
+
+def test_a_graph_has_copies_with_contiguous_tokens() -> None:
+    x = random(2, 9, 6)
+
+    def program(x: Any) -> Any:
+        return with_contiguous_tokens(x.mT).sin()
+
+    got, wanted = torch.compile(program, fullgraph=True, backend="aot_eager")(x), program(x)
+    assert torch.equal(got, wanted) and got.stride() == wanted.stride() == (9, 18, 1)
+    assert torch.equal(*(torch.autograd.grad(each.square().sum(), x)[0] for each in (got, wanted)))
+    operator = torch.ops.cuconv.with_contiguous_tokens
+    assert set(torch.library.opcheck(operator.default, (x.detach().mT,)).values()) == {"SUCCESS"}
 
 
 def test_sizes_may_change() -> None:

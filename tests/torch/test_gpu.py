@@ -11,7 +11,8 @@ from tests.torch import inputs
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cuconv.torch import Mamba, causal_conv1d_packed, selective_scan_packed  # noqa: E402
+from cuconv.selective_scan.turn import with_contiguous_tokens  # noqa: E402
+from cuconv.torch import Mamba, causal_conv1d_packed, mamba_inner_fn, selective_scan_packed  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -163,6 +164,28 @@ def test_mamba(dtype: str) -> None:
     parts = [block.prefill(on_device[:, :290], *states)]
     parts += [block.step(on_device[:, t : t + 1], *states)[0] for t in range(290, 300)]
     close(torch.cat(parts, 1), wanted, "float32")
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("sizes", [(2, 32, 300), (1, 35, 257)], ids=str)
+def test_the_inner_part_of_a_block_with_contiguous_channels(sizes: tuple[int, int, int], dtype: str) -> None:
+    (batch, dim, seqlen), kind = sizes, getattr(torch, dtype)
+    shapes = (dim, 1, 4), (dim,), (2 + 32, dim), (dim, 2), (16, dim)
+    weights = [inputs.random(*shape, dtype=kind).cuda() for shape in shapes]
+    A, D, bias = (inputs.random(*shape, dtype=torch.float32).cuda() for shape in ((dim, 16), (dim,), (dim,)))
+
+    def inner(xz: Any) -> Any:
+        return mamba_inner_fn(xz, *weights, None, -A.exp(), None, None, D, bias)
+
+    by_token = inputs.random(2 * dim, batch, seqlen, dtype=kind).detach().cuda().transpose(0, 1).requires_grad_()
+    by_channel = by_token.detach().mT.contiguous().mT.requires_grad_()
+    for got, wanted in zip(gradients(inner, [by_channel]), gradients(inner, [by_token]), strict=True):
+        assert torch.equal(got[0], wanted[0])
+    (copy,), _ = gradients(with_contiguous_tokens, [by_channel])
+    assert torch.equal(copy, by_channel) and copy.stride() == by_token.stride()
+    compiled = gradients(torch.compile(inner, fullgraph=True), [by_channel])
+    for got, wanted in zip(compiled, gradients(inner, [by_token]), strict=True):
+        close(got[0], wanted[0].cpu(), dtype)
 
 
 def test_a_step_in_a_cuda_graph() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import cuconv
 from cuconv.causal_conv1d import varlen
+from cuconv.selective_scan.turn import with_contiguous_tokens
 from tests.torch import inputs
 from tests.torch.inputs import random
 
@@ -332,6 +333,17 @@ def test_gradients_of_scans_whose_arrays_lie_otherwise(by_channel: bool) -> None
 
     for got, wanted in zip(gradients(*given), gradients(*alike), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_of_a_copy_stays_as_it_lies() -> None:
+    x, factor = random(2, 7, 5), random(2, 5, 7, grad=False)
+    copy = with_contiguous_tokens(x.mT)
+    assert torch.equal(copy, x.mT) and copy.stride() == (7, 14, 1)
+    (copy * factor).sum().backward()
+    assert torch.equal(x.grad, factor.mT)
+    turned = x.detach().mT.requires_grad_()
+    (gradient,) = torch.autograd.grad(with_contiguous_tokens(turned), turned, factor)
+    assert gradient.data_ptr() == factor.data_ptr()
 
 
 def convolved() -> tuple[Any, Any, Any]:

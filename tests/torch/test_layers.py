@@ -115,6 +115,33 @@ def test_any_layout_of_the_first_projection_will_do(swap: bool) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
 
 
+def test_a_gpu_copies_contiguous_channels_by_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    run = Operation.__call__
+
+    def spied(self: Any, given: Any, *others: Any) -> Any:
+        called.append(self.name)
+        return run(self, given, *others)
+
+    xz, conv_weight, *others, out_bias, A, D, delta_bias, _ = inner_inputs(torch.float64)
+
+    def gradients(xz: Any) -> Any:
+        inner = mamba_inner_fn(xz, conv_weight[:, None], *others, out_bias, A, None, None, D, delta_bias)
+        return inner, *torch.autograd.grad(inner.sin().sum(), (xz, conv_weight, *others))
+
+    wanted = gradients(xz)
+    by_channel = xz.detach().mT.contiguous().mT.requires_grad_()
+    for is_on_gpu in (True, False):
+        called.clear()
+        with monkeypatch.context() as patch, the_whole_way():
+            patch.setattr(Operation, "__call__", spied)
+            # A tensor on the CPU stands in for one on a GPU.
+            patch.setattr(torch.Tensor, "is_cuda", is_on_gpu, raising=False)
+            got = gradients(by_channel)
+        assert ("with_contiguous_tokens" in called) == is_on_gpu
+        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+
+
 def inner_inputs(dtype: Any) -> tuple[Any, ...]:
     """What `compose` and, but for the last argument, `Inner` take."""
     shapes = (2, 32, 9), (16, 4), (16,), (1 + 2 * 4, 16), (16, 1), (8, 16), (8,)

@@ -186,7 +186,8 @@ def test_a_model_computes_the_same(device: str, name: str, called: Counter[str])
             # Sums of some hundred products in float32, in two orders.
             bound = 1e-4 * gradient.abs().max() + 1e-6 * largest
             assert (got[parameter] - gradient).abs().max() <= bound, parameter
-    assert set(called) == CALLED[name]
+    # On a GPU a training step of Mamba begins with a copy.
+    assert set(called) == CALLED[name] | ({"with_contiguous_tokens"} if (device, name) == ("cuda", "Mamba") else set())
 
 
 def test_what_is_patched_is_undone(called: Counter[str]) -> None:
