@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cuconv.runtime.workload import CHANNELS, TOKENS
+
 
 @dataclass(frozen=True)
 class Conv:
@@ -35,7 +37,7 @@ class States:
 
 @dataclass(frozen=True)
 class Model:
-    """One layer; a Mamba layer holds (batch, dim, seqlen) with contiguous sequences, the others contiguous channels."""
+    """One layer."""
 
     conv: Conv
     states: States | None = None
@@ -43,6 +45,13 @@ class Model:
     @property
     def is_mamba1(self) -> bool:
         return self.states is not None and self.states.nheads == 0
+
+    @property
+    def contiguous(self) -> tuple[str, ...]:
+        """What is contiguous in arrays (batch, dim, seqlen): libraries differ in Mamba's layers, where mamba_ssm has
+        contiguous tokens and transformers and vLLM have contiguous channels.
+        """
+        return (TOKENS, CHANNELS) if self.is_mamba1 else (CHANNELS,)
 
 
 def _mamba(d_inner: int) -> Model:

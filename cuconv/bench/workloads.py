@@ -36,18 +36,21 @@ def of_model(
 def _prefill(model: Model, tokens: int, packed: str) -> Iterator[tuple[str, dict[str, Any]]]:
     conv, states = model.conv, model.states
     filters = {"width": conv.width, "bias": conv.bias}
-    contiguous = TOKENS if model.is_mamba1 else CHANNELS
-    lie = {"contiguous": contiguous, "silu": conv.silu}
-    yield "causal_conv1d_fn", {"dim": conv.dim, "seqlen": tokens, **filters, **lie}
-    if conv.heads:
-        yield "causal_conv1d_qkv_split", {"sequences": packed, "heads": conv.heads, **filters}
-    elif conv.parts:
-        yield "causal_conv1d_split", {"sequences": packed, "parts": conv.parts, **filters, **lie}
-    else:
-        yield "causal_conv1d_varlen_fn", {"sequences": packed, "dim": conv.dim, **filters, **lie}
-    if model.is_mamba1 and states is not None:
-        yield "selective_scan_fn", {"dim": states.headdim, "seqlen": tokens, "d_state": states.d_state}
-        yield "selective_scan_varlen_fn", {"sequences": packed, "dim": states.headdim, "d_state": states.d_state}
+    for contiguous in model.contiguous:
+        lie = {"contiguous": contiguous, "silu": conv.silu}
+        yield "causal_conv1d_fn", {"dim": conv.dim, "seqlen": tokens, **filters, **lie}
+        if conv.heads:
+            yield "causal_conv1d_qkv_split", {"sequences": packed, "heads": conv.heads, **filters}
+        elif conv.parts:
+            yield "causal_conv1d_split", {"sequences": packed, "parts": conv.parts, **filters, **lie}
+        else:
+            yield "causal_conv1d_varlen_fn", {"sequences": packed, "dim": conv.dim, **filters, **lie}
+        if model.is_mamba1 and states is not None:
+            sizes = {"dim": states.headdim, "d_state": states.d_state, "contiguous": contiguous}
+            # transformers has delta out of a product that gives it contiguous tokens.
+            delta = TOKENS if contiguous == CHANNELS else ""
+            yield "selective_scan_fn", {"seqlen": tokens, "delta": delta, **sizes}
+            yield "selective_scan_varlen_fn", {"sequences": packed, **sizes}
 
 
 def _decode(model: Model, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:

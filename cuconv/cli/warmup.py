@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from cuconv.runtime.dtypes import BFLOAT16, FLOATS
 from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import ceil_div
-from cuconv.runtime.workload import Workload
+from cuconv.runtime.workload import CHANNELS, Workload
 from cuconv.selective_scan.plan_varlen import LONG
 
 MOST_TOKENS, MOST_BATCH = 65536, 4096
@@ -56,8 +57,9 @@ COVERED = """\
 Which kernel a call takes depends on its dtypes, widths, sizes, strides and alignments. Compiled is what the shapes
 asked for take, as dense tensors without seq_idx and the like. With --model: every prefill of up to 65536 tokens, of one
 sequence or packed, and every decode step of up to 4096 sequences of that model's layers, states in the dtype and in
-float32. Else: these of all models, the shapes of the README's tables and small odd ones, for --op alone those of this
-function. Whatever else a program calls is compiled at its first call, as ever.
+float32. Layers of Mamba prefill as those of mamba_ssm, transformers and vLLM do. Else: these of all models, the shapes
+of the README's tables and small odd ones, for --op alone those of this function. Whatever else a program calls is
+compiled at its first call, as ever.
 """
 
 
@@ -180,6 +182,22 @@ def _widths(options: argparse.Namespace, function: str) -> list[dict[str, Any]]:
 
 def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iterator[Workload]:
     """Calls that together launch every kernel of these functions in a model's prefills and decode steps."""
+    for workload in chain(_prefills(model, dtype, functions), _steps(model, dtype, functions)):
+        yield workload
+        if (state_dtype := _other_state(workload, dtype)) is not None:
+            yield MAKERS[workload.function](**{**workload.sizes, "state_dtype": state_dtype})
+
+
+def _other_state(workload: Workload, dtype: str) -> str | None:
+    """The dtype of states in calls that are else like this one."""
+    if "state_dtype" in workload.sizes:
+        return "float32"
+    # vLLM scans so, and has states in the dtype of the model.
+    is_by_channel = workload.sizes.get("contiguous") == CHANNELS
+    return dtype if workload.function == "selective_scan_varlen_fn" and is_by_channel else None
+
+
+def _prefills(model: str, dtype: str, functions: Container[str]) -> Iterator[Workload]:
     packed = [function for function in MAKERS if function in functions and "sequences" in MAKERS[function]().sizes]
     convolutions = [function for function in packed if function.startswith("causal_conv1d")]
     for tokens in TOKENS:
@@ -192,11 +210,11 @@ def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iter
     scans = [function for function in packed if function.startswith("selective_scan")]
     for count in range(1, MOST_TOKENS // LONG + 1):
         yield from of_model(model, dtype, count * LONG, (), _lengths(count * LONG, count), scans)
+
+
+def _steps(model: str, dtype: str, functions: Container[str]) -> Iterator[Workload]:
     decode = [function for function in MAKERS if function in functions and "batch" in MAKERS[function]().sizes]
-    for workload in of_model(model, dtype, 1, BATCHES, functions=decode):
-        yield workload
-        if "state_dtype" in workload.sizes:
-            yield MAKERS[workload.function](**{**workload.sizes, "state_dtype": "float32"})
+    yield from of_model(model, dtype, 1, BATCHES, functions=decode)
 
 
 def _lengths(tokens: int, count: int) -> str:

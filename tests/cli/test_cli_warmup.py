@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuconv import causal_conv1d_fn, causal_conv1d_varlen_fn, selective_scan_fn, selective_scan_varlen_fn
 from cuconv.bench import compiling, device
 from cuconv.bench.compiling import kernels_of
 from cuconv.bench.gpus import KNOWN
@@ -28,7 +29,10 @@ from cuconv.jit import nvrtc, source
 from cuconv.jit.build import build
 from cuconv.jit.cache import Artifact, Resources
 from cuconv.jit.source import Source
+from cuconv.runtime.abstract import AbstractArray, launches_of
+from cuconv.runtime.dtypes import BFLOAT16, BOOL, FLOAT32, INT32, DType
 from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.layout import dense_strides
 from cuconv.runtime.workload import Workload
 from cuconv.selective_scan.kernels import SelectiveScanVarlenTilesFwd
 from tests.conftest import missing_gpu
@@ -133,8 +137,71 @@ def layer(model: str, dtype: str, tokens: int, sequences: int, batch: int) -> se
     return set(kernels_of(calls))
 
 
+class OfMamba:
+    """The prefills of one of Mamba's layers as libraries call them: most arrays are parts of what a product returns."""
+
+    def __init__(self, model: str, dtype: DType, tokens: int, lead: tuple[int, ...]) -> None:
+        states, conv = MODELS[model].states, MODELS[model].conv
+        assert states is not None
+        self._dtype, self._tokens, self._lead = dtype, tokens, lead
+        self.dim, self.d_state, self._rank = conv.dim, states.d_state, conv.dim // 32
+        self.x, self.u, self.z = (self._part(*part) for part in ((0, 2), (0, 1), (1, 2)))
+        self.weights = {"weight": self.array(self.dim, conv.width), "bias": self.array(self.dim)}
+
+    def array(self, *shape: int, dtype: DType | None = None) -> AbstractArray:
+        return AbstractArray(shape, dense_strides(shape, tuple(range(len(shape)))), dtype or self._dtype)
+
+    def _part(self, number: int, of: int) -> AbstractArray:
+        """One of the parts of a product with as many times the channels."""
+        return self._channels(number * self.dim, self.dim, of * self.dim)
+
+    def _channels(self, first: int, count: int, of: int) -> AbstractArray:
+        strides = (*(self._tokens * of for _ in self._lead), 1, of)
+        return AbstractArray((*self._lead, count, self._tokens), strides, self._dtype, first)
+
+    def scanned(self, normalised: bool) -> dict[str, Any]:
+        """All arguments of a scan but delta and states. Some models normalise B and C, which makes new arrays."""
+        n, rank, places = self.d_state, self._rank, ("B", "C")
+        first = dict.fromkeys(places, 0) if normalised else {"B": rank, "C": rank + n}
+        return {
+            "u": self.u,
+            "A": self.array(self.dim, n, dtype=FLOAT32),
+            **{name: self._channels(first[name], n, n if normalised else rank + 2 * n) for name in places},
+            **{name: self.array(self.dim, dtype=FLOAT32) for name in ("D", "delta_bias")},
+            "z": self.z,
+            "delta_softplus": True,
+        }
+
+
+def of_transformers(model: str, dtype: DType, tokens: int, normalised: bool) -> set[Kernel]:
+    """The kernels of a prefill of transformers."""
+    mamba = OfMamba(model, dtype, tokens, (1,))
+    delta = mamba.array(1, mamba.dim, tokens)
+    convolved = launches_of(causal_conv1d_fn, x=mamba.x, **mamba.weights, activation="silu")
+    scanned = launches_of(selective_scan_fn, delta=delta, **mamba.scanned(normalised), return_last_state=True)
+    return {launch.kernel for launch in (*convolved, *scanned)}
+
+
+def of_vllm(model: str, dtype: DType, tokens: int, sequences: int, state: DType, normalised: bool) -> set[Kernel]:
+    """The kernels of a packed prefill of vLLM, the states of which are in the slots of a pool."""
+    mamba = OfMamba(model, dtype, tokens, ())
+    slots, dim = sequences + 1, mamba.dim
+    packed = {
+        "query_start_loc": mamba.array(sequences + 1, dtype=INT32),
+        "cache_indices": mamba.array(sequences, dtype=INT32),
+        "has_initial_state": mamba.array(sequences, dtype=BOOL),
+    }
+    conv_states = AbstractArray((slots, dim, 3), (3 * dim, 1, dim), dtype)
+    states = {"ssm_states": mamba.array(slots, dim, mamba.d_state, dtype=state), "delta": mamba.u}
+    given = {**mamba.scanned(normalised), **states, **packed, "out": mamba.z, "pad_output": "keep"}
+    convolution = {"x": mamba.x, **mamba.weights, "conv_states": conv_states, **packed, "activation": "silu"}
+    convolved = launches_of(causal_conv1d_varlen_fn, **convolution)
+    scanned = launches_of(selective_scan_varlen_fn, **given)
+    return {launch.kernel for launch in (*convolved, *scanned)}
+
+
 FEW_MODELS = random.sample(list(MODELS), 2)
-"""Some models, others in every run: planning all calls of one takes a second for each dtype."""
+"""Some models, others in every run: planning all calls of one takes up to five seconds for each dtype."""
 
 
 @settings(max_examples=150)
@@ -148,6 +215,28 @@ FEW_MODELS = random.sample(list(MODELS), 2)
 def test_a_models_layers_need_no_other_kernels(model: str, dtype: str, tokens: int, sequences: int, batch: int) -> None:
     """Warming up a model compiles every kernel that its layers launch, as the help of `cuconv warmup` promises."""
     assert layer(model, dtype, tokens, min(sequences, tokens), batch) <= compiled_for(model, dtype)
+
+
+OF_MAMBA = [name for name, model in MODELS.items() if model.is_mamba1]
+
+
+@settings(max_examples=150)
+@given(
+    model=st.sampled_from([random.choice(OF_MAMBA)]),
+    dtype=st.sampled_from([BFLOAT16, FLOAT32]),
+    tokens=st.one_of(st.integers(1, 600), st.integers(1, 65536)),
+    sequences=st.one_of(st.integers(1, 400), st.integers(1, 65536)),
+    normalised=st.booleans(),
+    wide=st.booleans(),
+)
+def test_prefills_of_other_libraries_need_no_other_kernels(
+    model: str, dtype: DType, tokens: int, sequences: int, normalised: bool, wide: bool
+) -> None:
+    """Models of Mamba in transformers and vLLM lay arrays out otherwise than mamba_ssm does."""
+    compiled = compiled_for(model, dtype.name)
+    assert of_transformers(model, dtype, tokens, normalised) <= compiled
+    states = FLOAT32 if wide else dtype
+    assert of_vllm(model, dtype, tokens, min(sequences, tokens), states, normalised) <= compiled
 
 
 @pytest.mark.parametrize("model", ["mamba-130m", "mamba2-130m"])
