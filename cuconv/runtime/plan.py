@@ -23,6 +23,10 @@ their field in argument structs. They are not part of what a call is remembered 
 NO_NUMBERS: Late = {}
 
 
+NULL = ""
+"""What a pointer takes, in Launch.named, that a kernel has for one array more than it gets."""
+
+
 class Launch(NamedTuple):
     """One kernel launch of a call."""
 

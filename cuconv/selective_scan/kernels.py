@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from cuconv.jit import source, structs
 from cuconv.runtime.dtypes import FLOAT32, FLOATS, STATES, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, vectors
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, LaunchConfig, ceil_div, fast_div, vectors
 
 MAX_TOKENS = 2**30
 """Tokens of a row at most: the kernels count them in 32 bits, and a little beyond the last one."""
@@ -249,6 +249,30 @@ class SelectiveScanTurn(Kernel):
         row_tiles, column_tiles = ceil_div(rows, self.side), ceil_div(columns, self.side)
         tiles = row_tiles * column_tiles
         return self.config(matrices * tiles), {"tiles": fast_div(tiles), "row_tiles": fast_div(row_tiles)}
+
+
+MOST_ALIGNED = structs.constant(source.load(), "selective_scan/selective_scan_align.cu", "kMostAligned")
+"""Arrays that one launch of SelectiveScanAlign copies."""
+
+
+@dataclass(frozen=True)
+class SelectiveScanAlign(Kernel):
+    """A thread owns a vector of a row's copy."""
+
+    input_t: DType
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanAlign]:
+        for input_t in FLOATS:
+            yield cls(input_t)
+
+    def launch_config(self, arrays: int, rows: int, length: int) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for arrays of this many rows, and the params that divide threads among them."""
+        # A row's first vector may have one element of it.
+        whole = MAX_VECTOR_BYTES // self.input_t.itemsize
+        vectors = ceil_div(length + whole - 1, whole)
+        config = LaunchConfig((ceil_div(rows * vectors, self.threads), arrays, 1), (self.threads, 1, 1))
+        return config, {"vectors": fast_div(vectors), "count": rows * vectors}
 
 
 @dataclass(frozen=True)

@@ -228,13 +228,13 @@ def plan(o: BackwardOperands) -> Plan:
     """The launches of a call and the bytes of its scratch.
 
     The first launch marks what blocks wait for. The next one computes the states before chunks, unless the forward pass
-    has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u are copied
-    in front of all, and gradients behind.
+    has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u, or
+    are not aligned, are copied in front of all, and gradients behind.
     """
     if o.u.size and o.has_variables and o.is_apart:
-        alike = turned(o, ("delta", "z", "dout", "B", "C"), ("ddelta", "dz"))
-        if alike is not None and not alike.operands.is_apart:
-            return alike.joined(plan(alike.operands))
+        read, written = ("u", "delta", "z", "dout", "B", "C"), ("du", "ddelta", "dz")
+        if copied := turned(o, read, written, lambda alike: not alike.is_apart, tokens_at_once=1):
+            return copied.joined(plan(copied.operands))
     batch, dim, _ = o.u.shape
     input_t, kernel = o.input_t, _kernel(o)
     # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.

@@ -35,7 +35,7 @@ from cuconv.selective_scan.plan import (
     vector,
     wide_shape,
 )
-from cuconv.selective_scan.plan_turned import turned
+from cuconv.selective_scan.plan_turned import Turned, turned
 
 FILL = 512
 """Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
@@ -78,15 +78,15 @@ class Segments(NamedTuple):
 
 
 def plan(o: Operands) -> Plan:
-    """The launches of a call: one scan; or the states behind segments, those before segments, and the results. In front
-    of them are copies of arrays that lie otherwise than u.
+    """The launches of a call: one scan; or the states behind segments, those before segments, and the results. Arrays
+    that lie otherwise than u, or are not aligned, are copied in front of them, and then results behind.
     """
     batch, dim, _ = o.inputs.u.shape
     if not batch or not dim or (o.inputs.out.size == 0 and o.last_state is None):
         return Plan()
     shapes = tile_shapes(o.inputs)
-    if not shapes and (alike := turned(o.inputs, ("delta", "z", "B", "C"))) and tile_shapes(alike.operands):
-        return alike.joined(plan(o._replace(inputs=alike.operands)))
+    if not shapes and (copied := alike(o.inputs)):
+        return copied.joined(plan(o._replace(inputs=copied.operands)))
     cut = segments(o.inputs, shapes)
     scan, states_only = _kernels(o.inputs, shapes, cut)
     config, division = scan.launch_config(dim, batch * cut.per_row)
@@ -103,6 +103,11 @@ def plan(o: Operands) -> Plan:
     )
     # The state behind every segment, and the sum of dt for each channel.
     return Plan(launches, scratch=batch * cut.per_row * dim * (o.inputs.d_state + 1) * FLOAT32.itemsize)
+
+
+def alike(inputs: Inputs) -> Turned | None:
+    """Inputs with copies of some arrays, which lanes can share the tokens of; None where no copies are any help."""
+    return turned(inputs, ("u", "delta", "z", "B", "C"), ("out",), tile_shapes)
 
 
 def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:

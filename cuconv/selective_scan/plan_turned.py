@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import DType
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
+from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
-from cuconv.runtime.plan import Launch, Plan
+from cuconv.runtime.plan import NULL, Launch, Plan
 from cuconv.selective_scan.check import is_variable
-from cuconv.selective_scan.kernels import SelectiveScanTurn
+from cuconv.selective_scan.kernels import MOST_ALIGNED, SelectiveScanAlign, SelectiveScanTurn
 from cuconv.selective_scan.plan import CHANNELS, TOKENS
 
 LEAST_TOKENS = 64
@@ -18,6 +18,21 @@ LEAST_TOKENS = 64
 delta alone lying otherwise, 1 x 5120 x 4096 takes 267 us so and 529 without, 1 x 8192 x 64 10.5 and 12.3, but 1 x 8192
 x 32 12.0 and 7.7 (bfloat16).
 """
+
+LEAST_COPIED = 256
+"""The same where u, and so each array of a row, is copied. 1 x 5120 of 2047 contiguous tokens take 154 us so and 315
+without, of 515 50.9 and 150, of 301 35.6 and 61.0, but of 100 25.9 and 15.7; 2 x 2052 contiguous channels of 2048
+tokens 129 and 214, of 300 36.1 and 41.9, and their gradients 357 and 1427, 116 and 157, of 100 87.8 and 78.1.
+"""
+
+
+class _Copy(NamedTuple):
+    """An array, what it is copied to, and the names of both."""
+
+    array: Layout
+    to: Layout
+    name: str
+    to_name: str
 
 
 class Turned(NamedTuple):
@@ -39,39 +54,72 @@ class Turned(NamedTuple):
         return Plan((*self.before, *between, *self.after), begin + self.scratch, regions)
 
 
-def turned(operands: Any, read: Sequence[str], written: Sequence[str] = ()) -> Turned | None:
-    """The operands with copies of those of these arrays that lie otherwise than u: (…, dim or d_state, tokens).
+def turned(
+    operands: Any,
+    read: Sequence[str],
+    written: Sequence[str],
+    fits: Callable[[Any], object],
+    tokens_at_once: int | None = None,
+) -> Turned | None:
+    """The operands with copies of some of these arrays, so that they fit; None where no copies are any help.
 
-    None where there is nothing to copy, u has no contiguous axis, or one of the arrays neither of the two.
-    transformers calls a scan so: u and z have contiguous channels, delta contiguous tokens.
+    The arrays are (…, dim or d_state, tokens). Copies have contiguous tokens or channels, whichever u has if that fits,
+    and their vectors are aligned. Of contiguous tokens `tokens_at_once`, or a vector, are accessed at a time.
+    transformers calls a scan with u and z of contiguous channels and delta of contiguous tokens; mamba_ssm's rows of
+    contiguous tokens are aligned where their number is a multiple of a vector.
+    """
+    whole = MAX_VECTOR_BYTES // operands.u.itemsize
+    for axis in sorted((TOKENS, CHANNELS), key=lambda axis: operands.u.strides[axis] != 1):
+        copied = _copied(operands, axis, (axis == TOKENS and tokens_at_once) or whole, read, written)
+        if copied and fits(copied.operands):
+            return copied
+    return None
+
+
+def _copied(operands: Any, axis: int, whole: int, read: Sequence[str], written: Sequence[str]) -> Turned | None:
+    """The operands with copies of those arrays in which the axis is not contiguous, or not aligned to `whole` elements.
+
+    None where there is nothing to copy, or an array has no contiguous axis, or too many elements for one launch.
     """
     u: Layout = operands.u
-    axis = next((axis for axis in (TOKENS, CHANNELS) if u.strides[axis] == 1), None)
-    if axis is None or u.shape[2] < LEAST_TOKENS:
+    if u.shape[TOKENS] < (LEAST_TOKENS if _is_accessed(u, axis, whole) else LEAST_COPIED):
         return None
     copies: dict[str, Layout] = {}
-    launches: dict[str, Launch] = {}
+    before: list[Launch] = []
+    after: list[Launch] = []
+    aligned: dict[tuple[bool, tuple[int, ...]], list[_Copy]] = {}
     regions, scratch = {}, 0
     for name in (*read, *written):
         array: Layout | None = getattr(operands, name)
-        # Axes counted from the last one, for B and C have groups. Of a constant nothing depends on the token.
-        if array is None or (name in "BC" and not is_variable(array)) or array.strides[axis - 3] == 1:
+        # Of a constant nothing depends on the token.
+        if array is None or (name in "BC" and not is_variable(array)) or _is_accessed(array, axis, whole):
             continue
-        if array.strides[-axis] != 1:
+        if array.size > MAX_DIVIDEND:
             return None
-        copy = _turned(array, axis)
-        in_scratch = f"turned_{name}"
-        if name in read:
-            launches[name] = copying(array, copy, axis, {"rows": name, "turned": in_scratch})
+        copies[name] = copy = _turned(array, axis)
+        in_scratch, is_read = f"turned_{name}", name in read
+        there, back = _Copy(array, copy, name, in_scratch), _Copy(copy, array, in_scratch, name)
+        # Axes counted from the last one, for B and C have groups.
+        if array.strides[axis - 3] == 1:
+            aligned.setdefault((is_read, array.shape), []).append(there if is_read else back)
+        elif array.strides[-axis] != 1:
+            return None
+        elif is_read:
+            before.append(copying(array, copy, axis, {"rows": name, "turned": in_scratch}))
         else:
-            launches[name] = copying(copy, array, CHANNELS + TOKENS - axis, {"rows": in_scratch, "turned": name})
-        copies[name] = copy
+            after.append(copying(copy, array, CHANNELS + TOKENS - axis, {"rows": in_scratch, "turned": name}))
         regions[in_scratch] = scratch
         scratch += _whole(copy.strides[0] * copy.shape[0], copy.itemsize)
-    if not copies:
-        return None
-    before, after = (tuple(launches[name] for name in names if name in launches) for names in (read, written))
-    return Turned(operands._replace(**copies), before, after, regions, scratch)
+    for (is_read, _), of_one_shape in aligned.items():
+        (before if is_read else after).append(_aligning(of_one_shape, axis))
+    return Turned(operands._replace(**copies), tuple(before), tuple(after), regions, scratch) if copies else None
+
+
+def _is_accessed(array: Layout, axis: int, whole: int) -> bool:
+    """Whether elements along an axis, counted as one of u, can be accessed by this many."""
+    others = [each for each in range(-len(array.shape), 0) if each != axis - 3]
+    is_aligned = widest_vector(array.itemsize, array.first, *array.active(*others)) >= whole
+    return array.strides[axis - 3] == 1 and is_aligned
 
 
 def _whole(count: int, itemsize: int) -> int:
@@ -118,3 +166,22 @@ def copying(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> L
         **division,
     }
     return Launch(kernel, config, kernel.params.pack_numbers(**numbers), named)
+
+
+def _aligning(copies: Sequence[_Copy], axis: int) -> Launch:
+    """The launch that copies arrays of one shape to others, of all of which that axis is contiguous."""
+    *outer, n, tokens = copies[0].array.shape
+    length, rows, row_axis = (tokens, n, -2) if axis == TOKENS else (n, tokens, -1)
+    first, second = (*outer, 1)[:2]
+    assert isinstance(copies[0].array.dtype, DType)
+    named: dict[str, str] = {}
+    strides: dict[str, list[int]] = {"rows_stride": [], "aligned_stride": []}
+    for i in range(MOST_ALIGNED):
+        copy = copies[i] if i < len(copies) else copies[0]._replace(name=NULL, to_name=NULL)
+        named |= {f"rows[{i}]": copy.name, f"aligned[{i}]": copy.to_name}
+        for field, layout in zip(strides, (copy.array, copy.to), strict=True):
+            strides[field] += [*(*layout.strides[:-2], 0)[:2], layout.strides[row_axis]]
+    kernel = SelectiveScanAlign(copies[0].array.dtype)
+    config, division = kernel.launch_config(len(copies), first * second * rows, length)
+    known = {"row_count": fast_div(rows), "inner": fast_div(second), "length": length, **division}
+    return Launch(kernel, config, kernel.params.pack_numbers(**strides, **known), named)

@@ -23,7 +23,16 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     tile_time,
 )
-from cuconv.selective_scan.plan import CHANNELS, input_dtype, matrix_vector, numbers, tile_axis, vector, wide_shape
+from cuconv.selective_scan.plan import (
+    CHANNELS,
+    input_dtype,
+    matrix_vector,
+    numbers,
+    tile_axis,
+    vector,
+    wide_shape,
+)
+from cuconv.selective_scan.plan_turned import Turned, turned
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
@@ -212,6 +221,8 @@ def _plan(o: Operands) -> Plan:
     kernel: Kernel
     axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
     wide = wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None)
+    if axis is None and wide is None and (copied := alike(o)):
+        return copied.joined(_plan(o._replace(inputs=copied.operands)))
     if wide is not None:
         shape, by_channel = wide
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
@@ -272,6 +283,18 @@ def _plan(o: Operands) -> Plan:
         layout = getattr(o, name)
         known[f"{name}_stride"] = layout.strides[0] if layout else 0
     return Plan((Launch(kernel, config, kernel.params.pack_numbers(**known)),))
+
+
+def alike(o: Operands) -> Turned | None:
+    """Inputs with copies of some arrays, which lanes can share the tokens of; None where no copies are any help."""
+
+    def fits(copied: Inputs) -> bool:
+        inputs = _numbered_through(copied)
+        axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
+        return axis is not None or wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None) is not None
+
+    # A copy of the results has none of what is to stay.
+    return None if o.keeps_padding else turned(o.inputs, ("u", "delta", "z", "B", "C"), ("out",), fits)
 
 
 def _numbered_through(inputs: Inputs) -> Inputs:

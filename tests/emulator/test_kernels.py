@@ -38,6 +38,7 @@ WITHOUT_VECTORS = (
     "CausalConv1dBwdSum",
     "CausalConv1dBwdStates",
     "CausalConv1dOddchannelsFwd",
+    "SelectiveScanAlign",
     "SelectiveScanBwdMatrices",
     "SelectiveScanBwdParameters",
     "SelectiveScanBwdStates",

@@ -115,6 +115,7 @@ UNIT = (
     Case(1, 20, 132, 5, dtype="float32", delta="channel_first", without="chunk_states", **ROWS),
     Case(2, 9, 133, 3, dtype="float16", delta="channel_last", matrices="by_state"),
     Case(1, 19, 264, 20, delta="channel_last"),
+    Case(2, 20, 260, dtype="float16", **ROWS),
     # Many states for one group of channels after another.
     Case(1, 26, 300, 40, processors=1),
     Case(1, 17, 257, 33, dtype="float16", without="z", processors=1),

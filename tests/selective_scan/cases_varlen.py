@@ -179,6 +179,12 @@ UNIT = (
     Case(24, "off3+300+236", **TURNED, state_dtype="bfloat16", **ODD),
     Case(12, "off5+3+40+0+133+5x1+off10", 12, dtype="float32", layout="channels_sliced", matrices="by_state_fused"),
     Case(20, "300+289", 4, 1, "float32", **TURNED),
+    # Rows that are not aligned: copied, in front and back, unless padding keeps its old contents.
+    Case(5, "off3+100+171+off3", **ODD),
+    Case(5, "off3+100+171+off3", keep=True, **ODD),
+    Case(3, "off2+200+0+117", dtype="float16", snapshots="pool", every=64),
+    Case(4, "150+123", 40, 2, "float32", matrices="fused"),
+    Case(12, "off3+300+89", state_dtype="bfloat16", **CHANNELS, **ODD),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
     Case(35, "340+16+20", 16, 1, state_dtype="bfloat16"),

@@ -27,6 +27,10 @@ _OTHERWISE = "selective_scan_fn-2-72-265-layout_channel_last-delta_channel_first
 _OTHERWISE_VECTORS = "selective_scan_fn-2-40-264-delta_channel_last-matrices_by_state"
 _OTHERWISE_BWD = "selective_scan_bwd-2-24-265-layout_channel_last-delta_channel_first-matrices_by_state"
 _OTHERWISE_BWD_SLICED = "selective_scan_bwd-1-16-259-layout_channel_last-delta_sliced_alike-matrices_by_state"
+_UNALIGNED_FIRST = (
+    "selective_scan_fn-1-3-262-dtype_float16-without_z_initial_state_last_state_out_chunk_states_out-layout_offset_by_4"
+)
+_UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused"
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
 _WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
 
@@ -376,5 +380,54 @@ MUTANTS = (
         "if (i + kTurnedVec <= count) {",
         "if (i < count) {",
         (_OTHERWISE_BWD_SLICED,),
+    ),
+    Mutant(
+        "Rows that are not aligned are copied from the aligned vector in front.",
+        "selective_scan/selective_scan_align.cu",
+        "if (distance != 0) v = behind",
+        "if (distance > kVec) v = behind",
+        (_UNALIGNED,),
+    ),
+    Mutant(
+        "Words two behind are taken from one behind.",
+        "selective_scan/selective_scan_align.cu",
+        "(whole & 2) != 0 ? words[i + 2]",
+        "(whole & 2) != 0 ? words[i + 1]",
+        (_UNALIGNED,),
+    ),
+    Mutant(
+        "Elements in the middle of a word are taken from its beginning.",
+        "selective_scan/selective_scan_align.cu",
+        "distance % kPerWord != 0 ?",
+        "distance % kPerWord > 1 ?",
+        (_UNALIGNED,),
+    ),
+    Mutant(
+        "Vectors that begin in front of a row are loaded whole.",
+        "selective_scan/selective_scan_align.cu",
+        "if (loaded >= 0 && behind_loaded <= p.length) {",
+        "if (behind_loaded <= p.length) {",
+        (_UNALIGNED_FIRST,),
+    ),
+    Mutant(
+        "Vectors that end behind a row are loaded whole.",
+        "selective_scan/selective_scan_align.cu",
+        "behind_loaded <= p.length) {",
+        "behind_loaded <= p.length + kVec) {",
+        (_UNALIGNED,),
+    ),
+    Mutant(
+        "Results that are copied back go on into the next row.",
+        "selective_scan/selective_scan_align.cu",
+        "if (first >= 0 && first + kVec <= p.length) {",
+        "if (first >= 0) {",
+        (_UNALIGNED,),
+    ),
+    Mutant(
+        "The second entry's rows are copied from the first one's.",
+        "selective_scan/selective_scan_align.cu",
+        "outer.quotient * stride[0]",
+        "0 * stride[0]",
+        (_UNALIGNED,),
     ),
 )
