@@ -81,10 +81,10 @@ def selective_scan_bwd(
     d_state.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous tokens
-    are quickest, and contiguous channels come next where a group has a multiple of 16 bytes of them. Of at least 64
-    tokens delta, z, dout, B and C are copied first where they lie the other way round than u, and so are ddelta and dz
-    behind, with memory for the copies. Kernels run on the caller's current stream. NumPy arrays are computed on the
-    CPU, in float64.
+    are quickest, and contiguous channels come next where a group has a multiple of 16 bytes of them. Arrays of at least
+    64 tokens are copied first where they lie the other way round than u, those of at least 256 where channels are not
+    aligned, and many rows of up to 128 where they do not follow each other; gradients are copied back, with memory for
+    the copies. Kernels run on the caller's current stream. NumPy arrays are computed on the CPU, in float64.
 
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.

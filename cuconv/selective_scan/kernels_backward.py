@@ -103,11 +103,14 @@ class SelectiveScanBwdStart(Kernel):
     vec: int = 4
     has_states: bool = False
     """Packed sequences share chunks, and begin with states."""
+    has_rows: bool = False
+    """They are rows of a batch, and where they begin is written."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdStart]:
         yield cls()
         yield cls(has_states=True)
+        yield cls(has_rows=True)
 
 
 @dataclass(frozen=True)

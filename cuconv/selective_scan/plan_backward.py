@@ -10,7 +10,7 @@ from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import has_shared_memory, multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 from cuconv.selective_scan.check import Inputs, is_variable
-from cuconv.selective_scan.kernels import chunk_tokens, tile_time
+from cuconv.selective_scan.kernels import MAX_TOKENS, chunk_tokens, tile_time
 from cuconv.selective_scan.kernels_backward import (
     SelectiveScanBwd,
     SelectiveScanBwdMatrices,
@@ -23,7 +23,7 @@ from cuconv.selective_scan.kernels_backward import (
 )
 from cuconv.selective_scan.plan import CHANNELS, is_float32, tile_axis
 from cuconv.selective_scan.plan_dense import tile_shapes
-from cuconv.selective_scan.plan_turned import turned
+from cuconv.selective_scan.plan_turned import packed, turned
 
 COUNTERS = 4
 """Floats of scratch before everything else: kCounters of selective_scan/scan_bwd.cuh."""
@@ -37,10 +37,20 @@ one, and of float32 with states. On an H200 16 sequences of 512 take 684 us with
 sharing chunks; one by one, bfloat16, 2341 and 2512, and 512 sequences of 8192 tokens in all 8906 and 2842.
 """
 
+MANY_ROWS = 16384
+"""Rows from which on a batch has the time of all of its chunks: then half as many, else a third, are quicker shared. On
+an H200 64 x 1536 of 32 contiguous channels take 165 us so and 750 with a chunk a row, of 128 592 and 780; 16 x 1536 of
+128 166 and 207, contiguous tokens 183 and 195; 4 x 1536 of 64 65.8 and 80.8, but of 100 94.3 and 80.8 (bfloat16).
+"""
+
 WORTH_SWEEPING = 10
 """The time of a forward scan by sweeps, tile_time() times multiprocessors for each row, up to which the same sweeps
 find the states before chunks sooner than blocks of chunks do. On an H200, at 5.7 (1 x 5120 x 4096, bfloat16), sweeps
 take 154 us, 0.7 of the forward scan; blocks of chunks 264, in proportion to the rows."""
+
+
+READ = ("u", "delta", "z", "dout", "B", "C")
+"""The arrays of rows and matrices that are read, which there may be copies of."""
 
 
 class BackwardOperands(NamedTuple):
@@ -73,6 +83,8 @@ class BackwardOperands(NamedTuple):
     dinitial_state: Layout | None
     delta_softplus: bool
     is_packed: bool
+    row_tokens: int = 0
+    """Tokens of each packed sequence where these are rows of a batch, the borders of which the first launch writes."""
 
     @property
     def input_t(self) -> DType:
@@ -108,6 +120,15 @@ class BackwardOperands(NamedTuple):
     def has_states(self) -> bool:
         """Whether rows begin with states or end with gradients of states."""
         return any((self.initial_state, self.dlast_state))
+
+    @property
+    def has_short_rows(self) -> bool:
+        """Whether rows of a batch are quicker as packed sequences, which share chunks."""
+        batch, dim, tokens = self.u.shape
+        if self.is_packed or not self.has_variables or not 0 < batch * tokens <= MAX_TOKENS:
+            return False
+        times = 2 if batch * dim >= MANY_ROWS else 3
+        return times * ceil_div(batch * tokens, chunk_tokens()) <= batch * self.chunks
 
     @property
     def rows(self) -> list[Layout]:
@@ -229,11 +250,14 @@ def plan(o: BackwardOperands) -> Plan:
 
     The first launch marks what blocks wait for. The next one computes the states before chunks, unless the forward pass
     has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u, or
-    are not aligned, are copied in front of all, and gradients behind.
+    are not aligned, are copied in front of all, and gradients behind. Short rows are packed sequences.
     """
+    rows = packed(o, READ, ("du", "ddelta", "dz", "dB", "dC")) if o.has_short_rows else None
+    if rows and rows.operands.shares_chunks and not rows.operands.is_apart:
+        return rows.joined(plan(rows.operands))
     if o.u.size and o.has_variables and o.is_apart:
-        read, written = ("u", "delta", "z", "dout", "B", "C"), ("du", "ddelta", "dz")
-        if copied := turned(o, read, written, lambda alike: not alike.is_apart, tokens_at_once=1):
+        copied = turned(o, READ, ("du", "ddelta", "dz"), lambda alike: not alike.is_apart, tokens_at_once=1)
+        if copied:
             return copied.joined(plan(copied.operands))
     batch, dim, _ = o.u.shape
     input_t, kernel = o.input_t, _kernel(o)
@@ -250,7 +274,9 @@ def plan(o: BackwardOperands) -> Plan:
         launches.append(Launch(kernel, config, kernel.params.pack_numbers(**known)))
 
     if batch and dim:
-        start = SelectiveScanBwdStart(has_states=o.shares_chunks and o.initial_state is not None)
+        # No row of a batch is an empty sequence.
+        has_states = o.shares_chunks and o.initial_state is not None and not o.row_tokens
+        start = SelectiveScanBwdStart(has_states=has_states, has_rows=o.row_tokens > 0)
         add(start, start.config(ceil_div(scratch.filled + scratch.zeros, start.vec * start.threads)))
         if _needs_states(o) and (swept := _swept(o)) is not None:
             config, sweeps = swept.launch_config(dim, batch)
@@ -390,6 +416,7 @@ def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
         "group_channels": dim // o.groups,
         "delta_softplus": o.delta_softplus,
         "shares_chunks": o.shares_chunks,
+        "row_tokens": o.row_tokens,
         "query_start_loc_is_int64": o.query_start_loc is not None and o.query_start_loc.dtype is INT64,
     }
 

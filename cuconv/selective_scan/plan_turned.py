@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
-from cuconv.runtime.dtypes import DType
+from cuconv.runtime.dtypes import INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.plan import NULL, Launch, Plan
@@ -44,11 +46,13 @@ class Turned(NamedTuple):
     regions: Mapping[str, int]
     """Where copies lie in scratch memory, in bytes, by the name of the array with `turned_` in front."""
     scratch: int
+    dropped: str = ""
+    """An argument that kernels do not get."""
 
     def joined(self, plan: Plan) -> Plan:
         """A plan for these operands, its scratch memory in front of the copies."""
         begin = _whole(plan.scratch, 1)
-        named = {name.removeprefix("turned_"): name for name in self.regions}
+        named = {name.removeprefix("turned_"): name for name in self.regions} | {self.dropped: NULL}
         between = (each._replace(named=named) for each in plan.launches)
         regions = {name: begin + at for name, at in self.regions.items()}
         return Plan((*self.before, *between, *self.after), begin + self.scratch, regions)
@@ -68,22 +72,79 @@ def turned(
     transformers calls a scan with u and z of contiguous channels and delta of contiguous tokens; mamba_ssm's rows of
     contiguous tokens are aligned where their number is a multiple of a vector.
     """
-    whole = MAX_VECTOR_BYTES // operands.u.itemsize
-    for axis in sorted((TOKENS, CHANNELS), key=lambda axis: operands.u.strides[axis] != 1):
-        copied = _copied(operands, axis, (axis == TOKENS and tokens_at_once) or whole, read, written)
-        if copied and fits(copied.operands):
+    u: Layout = operands.u
+    for axis in sorted((TOKENS, CHANNELS), key=lambda axis: u.strides[axis] != 1):
+        whole = (axis == TOKENS and tokens_at_once) or MAX_VECTOR_BYTES // u.itemsize
+        if u.shape[TOKENS] < (LEAST_TOKENS if _is_accessed(u, axis, whole) else LEAST_COPIED):
+            continue
+        stays, laid = partial(_is_accessed, axis=axis, whole=whole), partial(_turned, axis=axis)
+        copied = _copied(operands, axis, stays, laid, read, written)
+        if copied and copied.regions and fits(copied.operands):
             return copied
     return None
 
 
-def _copied(operands: Any, axis: int, whole: int, read: Sequence[str], written: Sequence[str]) -> Turned | None:
-    """The operands with copies of those arrays in which the axis is not contiguous, or not aligned to `whole` elements.
+def packed(operands: Any, read: Sequence[str], written: Sequence[str]) -> Turned | None:
+    """The rows of a batch as packed sequences in one row, with copies of arrays whose rows do not follow each other.
 
-    None where there is nothing to copy, or an array has no contiguous axis, or too many elements for one launch.
+    Where sequences begin is to be written to scratch memory. States before chunks are dropped: chunks are others. None
+    where there can be no copies.
     """
     u: Layout = operands.u
-    if u.shape[TOKENS] < (LEAST_TOKENS if _is_accessed(u, axis, whole) else LEAST_COPIED):
+    batch, _, tokens = u.shape
+    axis = TOKENS if u.strides[TOKENS] == 1 else CHANNELS
+    whole = 1 if axis == TOKENS else MAX_VECTOR_BYTES // u.itemsize
+
+    def is_row(array: Layout) -> bool:
+        return _is_accessed(array, axis, whole) and array.strides[0] == tokens * array.strides[-1]
+
+    def as_row(array: Layout) -> Layout:
+        """A copy with all tokens in a row: (…, batch, tokens), or (batch, tokens, …)."""
+        outer = (*range(1, len(array.shape) - 1),)
+        first, last = (outer, (0, -1)) if axis == TOKENS else ((0, -1), outer)
+        step = _whole(prod(array.shape[each] for each in last), array.itemsize) // array.itemsize
+        strides = [0] * len(array.shape)
+        for each in reversed(first):
+            strides[each] = step
+            step *= array.shape[each]
+        step = 1
+        for each in reversed(last):
+            strides[each] = step
+            step *= array.shape[each]
+        return array._replace(strides=tuple(strides), offset=0)
+
+    def row(array: Layout) -> Layout:
+        total = batch * tokens
+        strides = (total * array.strides[-1], *array.strides[1:])
+        return array._replace(shape=(1, *array.shape[1:-1], total), strides=strides)
+
+    copied = _copied(operands, axis, is_row, as_row, read, written)
+    if copied is None:
         return None
+    starts = Layout((batch + 1,), (1,), INT32, u.device, 0)
+    given = ((name, getattr(copied.operands, name)) for name in (*read, *written))
+    changes: dict[str, Any] = {name: row(array) for name, array in given if array is not None}
+    changes |= {"query_start_loc": starts, "chunk_states": None, "is_packed": True, "row_tokens": tokens}
+    return copied._replace(
+        operands=copied.operands._replace(**changes),
+        dropped="chunk_states",
+        regions={**copied.regions, "turned_query_start_loc": copied.scratch},
+        scratch=copied.scratch + _whole(starts.size, starts.itemsize),
+    )
+
+
+def _copied(
+    operands: Any,
+    axis: int,
+    stays: Callable[[Layout], bool],
+    laid: Callable[[Layout], Layout],
+    read: Sequence[str],
+    written: Sequence[str],
+) -> Turned | None:
+    """The operands with copies, so laid out, of those arrays that do not stay as they are. That axis is contiguous.
+
+    None where an array has no contiguous axis, or too many elements for one launch.
+    """
     copies: dict[str, Layout] = {}
     before: list[Launch] = []
     after: list[Launch] = []
@@ -92,11 +153,11 @@ def _copied(operands: Any, axis: int, whole: int, read: Sequence[str], written: 
     for name in (*read, *written):
         array: Layout | None = getattr(operands, name)
         # Of a constant nothing depends on the token.
-        if array is None or (name in "BC" and not is_variable(array)) or _is_accessed(array, axis, whole):
+        if array is None or (name in "BC" and not is_variable(array)) or stays(array):
             continue
         if array.size > MAX_DIVIDEND:
             return None
-        copies[name] = copy = _turned(array, axis)
+        copies[name] = copy = laid(array)
         in_scratch, is_read = f"turned_{name}", name in read
         there, back = _Copy(array, copy, name, in_scratch), _Copy(copy, array, in_scratch, name)
         # Axes counted from the last one, for B and C have groups.
@@ -109,10 +170,10 @@ def _copied(operands: Any, axis: int, whole: int, read: Sequence[str], written: 
         else:
             after.append(copying(copy, array, CHANNELS + TOKENS - axis, {"rows": in_scratch, "turned": name}))
         regions[in_scratch] = scratch
-        scratch += _whole(copy.strides[0] * copy.shape[0], copy.itemsize)
+        scratch += _whole(copy.span[1], 1)
     for (is_read, _), of_one_shape in aligned.items():
         (before if is_read else after).append(_aligning(of_one_shape, axis))
-    return Turned(operands._replace(**copies), tuple(before), tuple(after), regions, scratch) if copies else None
+    return Turned(operands._replace(**copies), tuple(before), tuple(after), regions, scratch)
 
 
 def _is_accessed(array: Layout, axis: int, whole: int) -> bool:

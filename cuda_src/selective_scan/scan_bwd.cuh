@@ -88,6 +88,7 @@ struct SelectiveScanBwdOperands {
     FastDiv dim_blocks;  // blocks per batch entry that sweep channels
     index_t zeros;       // floats behind the filled ones that begin as zeros
     int shares_chunks;   // whether packed sequences share chunks, in place of beginning one each
+    int row_tokens;      // tokens of each sequence, where these are rows of a batch
 };
 
 inline constexpr int kChunk = 256;       // tokens per chunk, as the forward pass leaves states

@@ -5,13 +5,14 @@
 // block has some of the sequences.
 //
 // kVec  floats per thread    kHasStates  whether sequences that share chunks begin with states
+// kHasRows  whether sequences are rows of a batch
 #include "selective_scan/scan_bwd.cuh"
 
 struct SelectiveScanBwdStartParams {
     SelectiveScanBwdOperands operands;
 };
 
-template <int kVec, bool kHasStates>
+template <int kVec, bool kHasStates, bool kHasRows>
 struct SelectiveScanBwdStartTraits {
     static constexpr int kThreads = 256;
 };
@@ -29,13 +30,22 @@ __device__ __forceinline__ void pass_through(const SelectiveScanBwdOperands& p, 
     }
 }
 
-template <int kVec, bool kHasStates, typename Traits = SelectiveScanBwdStartTraits<kVec, kHasStates>>
+template <int kVec, bool kHasStates, bool kHasRows,
+          typename Traits = SelectiveScanBwdStartTraits<kVec, kHasStates, kHasRows>>
 __global__ void __launch_bounds__(Traits::kThreads)
     selective_scan_bwd_start_kernel(const SelectiveScanBwdStartParams params) {
     const SelectiveScanBwdOperands& p = params.operands;
     if constexpr (kHasStates) {
         for (int number = static_cast<int>(blockIdx.x); number < p.sequences; number += static_cast<int>(gridDim.x)) {
             if (first_token(p, number + 1) <= first_token(p, number)) pass_through<Traits::kThreads>(p, number);
+        }
+    }
+    if constexpr (kHasRows) {
+        // In scratch memory, which no caller has given.
+        int* const starts = static_cast<int*>(const_cast<void*>(p.query_start_loc));
+        const int first = static_cast<int>(blockIdx.x * Traits::kThreads + threadIdx.x);
+        for (int number = first; number <= p.sequences; number += static_cast<int>(gridDim.x) * Traits::kThreads) {
+            starts[number] = number * p.row_tokens;
         }
     }
     const index_t at = (static_cast<index_t>(blockIdx.x) * Traits::kThreads + threadIdx.x) * kVec;

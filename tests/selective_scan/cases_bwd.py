@@ -116,6 +116,14 @@ UNIT = (
     Case(2, 9, 133, 3, dtype="float16", delta="channel_last", matrices="by_state"),
     Case(1, 19, 264, 20, delta="channel_last"),
     Case(2, 20, 260, dtype="float16", **ROWS),
+    # Short rows as packed sequences: rows that follow each other and copies of others, with states and without, chunks
+    # that begin inside rows, one token each; and those that groups of floats with states have no room for.
+    Case(9, 24, 65, matrices="by_state", without=STATES, **ROWS),
+    Case(9, 16, 80, dtype="float16", delta="channel_first", without="dlast_state", matrices="by_state_fused", **ROWS),
+    Case(5, 16, 33, 5),
+    Case(4, 8, 30, dtype="float32", layout="sliced_alike"),
+    Case(3, 8, 1, dtype="float16", without="z D"),
+    Case(4, 16, 7, 5, dtype="float32", **ROWS),
     # Many states for one group of channels after another.
     Case(1, 26, 300, 40, processors=1),
     Case(1, 17, 257, 33, dtype="float16", without="z", processors=1),

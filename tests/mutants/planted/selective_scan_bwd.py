@@ -24,6 +24,8 @@ _PACKED_APART = (
 )
 _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without_initial_state_dlast_state_D"
 
+_SHORT_ROWS = "selective_scan_bwd-5-16-33-d_state_5"
+
 _FALLING = (
     "families/test_falling_borders.py::test_a_call_with_borders_that_fall_ends"
     "[unit-emulated-3-256+512+1-d_state_33-groups_3-dtype_float32-5]"
@@ -379,5 +381,19 @@ MUTANTS = (
         "values = load<kVec>(from + n * stride[2] + token);",
         "values = load<kVec>(matrix + n * stride[2] + tokens.begin + token);",
         (_SCAN_BWD_MANY,),
+    ),
+    Mutant(
+        "The last one of short rows ends in front of the first one.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "starts[number] = number * p.row_tokens;",
+        "starts[number] = number % p.sequences * p.row_tokens;",
+        (_SHORT_ROWS,),
+    ),
+    Mutant(
+        "Short rows begin where the ones behind them do.",
+        "selective_scan/selective_scan_bwd_start.cu",
+        "starts[number] = number * p.row_tokens;",
+        "starts[number] = (number + 1) * p.row_tokens;",
+        (_SHORT_ROWS,),
     ),
 )
