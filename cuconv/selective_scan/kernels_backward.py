@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel
+from cuconv.runtime.launch import vectors
 from cuconv.selective_scan.kernels import MAX_TOKENS, TILE_TIMES, SegmentKernel
 
 
@@ -94,6 +95,37 @@ class SelectiveScanBwdOverlapped(Kernel):
         """What blocks keep of matrices, of neighbouring channels and of states that have been taken."""
         size = "Half" if self.input_t.itemsize == 2 else "Float"
         return self.constants[f"k{size}Bytes"] + self.constants[f"k{size}SumsBytes"] * self.many_states
+
+
+@dataclass(frozen=True)
+class SelectiveScanBwdFew(Kernel):
+    """Gradients as SelectiveScanBwd computes them, with variable B and C, contiguous tokens and few states.
+
+    A warp walks channels of one chunk of tokens.
+    """
+
+    STATES: ClassVar[tuple[int, ...]] = (2, 4)
+    """States that lanes may have."""
+
+    input_t: DType
+    vec: int
+    states: int
+
+    @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor."""
+        return self.constants[f"kBlocksOf{self.states}"]
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdFew]:
+        for input_t in FLOATS:
+            for vec, states in product(cls.accesses(input_t), cls.STATES):
+                yield cls(input_t, vec, states)
+
+    @staticmethod
+    def accesses(input_t: DType) -> tuple[int, ...]:
+        """Tokens per access."""
+        return tuple(vec for vec in vectors(input_t) if vec not in (2, 16))
 
 
 @dataclass(frozen=True)

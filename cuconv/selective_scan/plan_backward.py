@@ -13,6 +13,7 @@ from cuconv.selective_scan.check import Inputs, is_variable
 from cuconv.selective_scan.kernels import MAX_TOKENS, chunk_tokens, tile_time
 from cuconv.selective_scan.kernels_backward import (
     SelectiveScanBwd,
+    SelectiveScanBwdFew,
     SelectiveScanBwdMatrices,
     SelectiveScanBwdOverlapped,
     SelectiveScanBwdParameters,
@@ -23,7 +24,7 @@ from cuconv.selective_scan.kernels_backward import (
 )
 from cuconv.selective_scan.plan import CHANNELS, is_float32, tile_axis
 from cuconv.selective_scan.plan_dense import tile_shapes
-from cuconv.selective_scan.plan_turned import packed, turned
+from cuconv.selective_scan.plan_turned import LEAST_TOKENS, packed, turned
 
 COUNTERS = 4
 """Floats of scratch before everything else: kCounters of selective_scan/scan_bwd.cuh."""
@@ -160,6 +161,21 @@ class BackwardOperands(NamedTuple):
         return self._kernel(by_channel=self.by_channel(shares_chunks=shares), shares_chunks=shares)
 
     @property
+    def may_be_few(self) -> bool:
+        """Whether states are as few as a lane can have all of."""
+        return self.has_variables and not self.is_packed and self.d_state <= SelectiveScanBwdFew.STATES[-1]
+
+    @property
+    def few(self) -> SelectiveScanBwdFew | None:
+        """The kernel for these operands in which lanes have all states, if there is one."""
+        if not self.may_be_few or any(row.strides[2] != 1 for row in self.rows):
+            return None
+        widest = min(widest_vector(row.itemsize, row.first, *row.active(0, 1)) for row in self.rows)
+        vec = max(vec for vec in SelectiveScanBwdFew.accesses(self.input_t) if vec <= widest)
+        states = next(states for states in SelectiveScanBwdFew.STATES if self.d_state <= states)
+        return SelectiveScanBwdFew(self.input_t, vec, states)
+
+    @property
     def is_apart(self) -> bool:
         """Whether each number of a row is accessed alone."""
         kernel = self.kernel
@@ -252,11 +268,17 @@ def plan(o: BackwardOperands) -> Plan:
     has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u, or
     are not aligned, are copied in front of all, and gradients behind. Short rows are packed sequences.
     """
-    rows = packed(o, READ, ("du", "ddelta", "dz", "dB", "dC")) if o.has_short_rows else None
+    written = ("du", "ddelta", "dz")
+    few = o.few
+    if o.u.size and o.may_be_few and not few:
+        copied = turned(o, READ, written, lambda alike: alike.few, tokens_at_once=1, least_copied=LEAST_TOKENS)
+        if copied:
+            return copied.joined(plan(copied.operands))
+    rows = packed(o, READ, (*written, "dB", "dC")) if o.has_short_rows and not few else None
     if rows and rows.operands.shares_chunks and not rows.operands.is_apart:
         return rows.joined(plan(rows.operands))
     if o.u.size and o.has_variables and o.is_apart:
-        copied = turned(o, READ, ("du", "ddelta", "dz"), lambda alike: not alike.is_apart, tokens_at_once=1)
+        copied = turned(o, READ, written, lambda alike: not alike.is_apart, tokens_at_once=1)
         if copied:
             return copied.joined(plan(copied.operands))
     batch, dim, _ = o.u.shape
@@ -265,7 +287,8 @@ def plan(o: BackwardOperands) -> Plan:
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
     by_channel = isinstance(kernel, SelectiveScanBwd) and kernel.by_channel
     at_once = group_channels(input_t) if by_channel else 1
-    division = divide(o, kernel.constants["kMinBlocks"], most, at_once)
+    resident = kernel.resident if isinstance(kernel, SelectiveScanBwdFew) else kernel.constants["kMinBlocks"]
+    division = divide(o, resident, most, at_once)
     scratch = _scratch(o, division)
     known = {**_numbers(o, scratch), **_division_numbers(o, division)}
     launches = []
@@ -287,7 +310,7 @@ def plan(o: BackwardOperands) -> Plan:
             own = divide(o, resident, dim // o.groups, at_once)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
-        add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
+        add(kernel, kernel.config(_blocks(o, division), getattr(kernel, "dynamic_bytes", 0)))
     # Sums over nothing are zeros.
     if batch and o.matrix_rows:
         matrices = SelectiveScanBwdMatrices(input_t)
@@ -300,7 +323,9 @@ def plan(o: BackwardOperands) -> Plan:
     return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
 
 
-def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlapped:
+def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlapped | SelectiveScanBwdFew:
+    if o.few:
+        return o.few
     kernel = o.kernel
     # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
     if kernel.vec == 2 and not kernel.shares_chunks and o.z is not None:

@@ -64,18 +64,20 @@ def turned(
     written: Sequence[str],
     fits: Callable[[Any], object],
     tokens_at_once: int | None = None,
+    least_copied: int = LEAST_COPIED,
 ) -> Turned | None:
     """The operands with copies of some of these arrays, so that they fit; None where no copies are any help.
 
     The arrays are (…, dim or d_state, tokens). Copies have contiguous tokens or channels, whichever u has if that fits,
     and their vectors are aligned. Of contiguous tokens `tokens_at_once`, or a vector, are accessed at a time.
     transformers calls a scan with u and z of contiguous channels and delta of contiguous tokens; mamba_ssm's rows of
-    contiguous tokens are aligned where their number is a multiple of a vector.
+    contiguous tokens are aligned where their number is a multiple of a vector. Rows have at least `least_copied` tokens
+    where u is copied.
     """
     u: Layout = operands.u
     for axis in sorted((TOKENS, CHANNELS), key=lambda axis: u.strides[axis] != 1):
         whole = (axis == TOKENS and tokens_at_once) or MAX_VECTOR_BYTES // u.itemsize
-        if u.shape[TOKENS] < (LEAST_TOKENS if _is_accessed(u, axis, whole) else LEAST_COPIED):
+        if u.shape[TOKENS] < (LEAST_TOKENS if _is_accessed(u, axis, whole) else least_copied):
             continue
         stays, laid = partial(_is_accessed, axis=axis, whole=whole), partial(_turned, axis=axis)
         copied = _copied(operands, axis, stays, laid, read, written)

@@ -124,6 +124,14 @@ UNIT = (
     Case(4, 8, 30, dtype="float32", layout="sliced_alike"),
     Case(3, 8, 1, dtype="float16", without="z D"),
     Case(4, 16, 7, 5, dtype="float32", **ROWS),
+    # States that a lane has all of: every access, last chunks of some tokens, groups, and channels turned to tokens.
+    Case(2, 9, 520, 4),
+    Case(1, 7, 264, 1, dtype="float16", without="z D"),
+    Case(2, 12, 300, 2, 3, dtype="float32", without="chunk_states", processors=1),
+    Case(1, 6, 259, 3, without="initial_state chunk_states"),
+    Case(1, 5, 516, 3, dtype="float16", softplus=False, processors=1),
+    Case(1, 9, 131, 1, dtype="float32", loud=20),
+    Case(2, 16, 270, 4, **ROWS),
     # Many states for one group of channels after another.
     Case(1, 26, 300, 40, processors=1),
     Case(1, 17, 257, 33, dtype="float16", without="z", processors=1),

@@ -26,6 +26,10 @@ _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without
 
 _SHORT_ROWS = "selective_scan_bwd-5-16-33-d_state_5"
 
+_FEW_STATES = "selective_scan_bwd-2-9-520-d_state_4"
+_FEW_STATES_ODD = "selective_scan_bwd-1-6-259-d_state_3-without_initial_state_chunk_states"
+_FEW_STATES_WALK = "selective_scan_bwd-1-5-516-d_state_3-dtype_float16-no_softplus-processors_1"
+
 _FALLING = (
     "families/test_falling_borders.py::test_a_call_with_borders_that_fall_ends"
     "[unit-emulated-3-256+512+1-d_state_33-groups_3-dtype_float32-5]"
@@ -395,5 +399,54 @@ MUTANTS = (
         "starts[number] = number * p.row_tokens;",
         "starts[number] = (number + 1) * p.row_tokens;",
         (_SHORT_ROWS,),
+    ),
+    Mutant(
+        "The sum of a channel's dD is left once for each warp of other kernels.",
+        "selective_scan/selective_scan_bwd_few.cu",
+        "is_zero ? 0.0f : parts[0]",
+        "parts[0]",
+        (_FEW_STATES,),
+    ),
+    Mutant(
+        "Few states go on through what lies behind the last token.",
+        "selective_scan/selective_scan_bwd_few.cu",
+        "t < live ? (p.delta_softplus ? bent : v) : 0.0f",
+        "p.delta_softplus ? bent : v",
+        (_FEW_STATES_ODD,),
+    ),
+    Mutant(
+        "The gradient of a last state of few adds to that of delta_bias behind the last token.",
+        "selective_scan/selective_scan_bwd_few.cu",
+        "t < live ? slope[t] * fmaf(own_u, lanes.e_B[t], lanes.e_Aah[t]) : 0.0f",
+        "slope[t] * fmaf(own_u, lanes.e_B[t], lanes.e_Aah[t])",
+        (_FEW_STATES_ODD,),
+    ),
+    Mutant(
+        "B and C of few states are read behind the last token.",
+        "selective_scan/selective_scan_bwd_few.cu",
+        "if (t < live) own.parts[t / kWide]",
+        "own.parts[t / kWide]",
+        (_FEW_STATES_ODD,),
+    ),
+    Mutant(
+        "Tokens behind the last one have gradients of few states.",
+        "selective_scan/selective_scan_bwd_few.cu",
+        "if (t < live) to[t] = Dtype<T>::from_float(values[t]);",
+        "to[t] = Dtype<T>::from_float(values[t]);",
+        (_FEW_STATES_ODD,),
+    ),
+    Mutant(
+        "A warp with few states walks its first channel again and again.",
+        "selective_scan/selective_scan_bwd_few.cu",
+        "if (steps.has(after)) load(next, after.channel);",
+        "if (steps.has(after)) load(next, 0);",
+        (_FEW_STATES_WALK,),
+    ),
+    Mutant(
+        "B of few states has what is in memory for a state that is not there.",
+        "selective_scan/selective_scan_bwd_few.cu",
+        "            own.clear();\n",
+        "",
+        (_FEW_STATES_ODD,),
     ),
 )
