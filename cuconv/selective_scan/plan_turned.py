@@ -11,9 +11,16 @@ from cuconv.runtime.dtypes import INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.plan import NULL, Launch, Plan
-from cuconv.selective_scan.check import is_variable
-from cuconv.selective_scan.kernels import MOST_ALIGNED, SelectiveScanAlign, SelectiveScanTurn
-from cuconv.selective_scan.plan import CHANNELS, TOKENS
+from cuconv.selective_scan.check import Inputs, is_variable
+from cuconv.selective_scan.kernels import (
+    MAX_TOKENS,
+    MOST_ALIGNED,
+    SelectiveScanAlign,
+    SelectiveScanTurn,
+    lanes_for,
+    max_tile_states,
+)
+from cuconv.selective_scan.plan import CHANNELS, TOKENS, vector
 
 LEAST_TOKENS = 64
 """Tokens of a row from which on a copy and the other kernel are quicker than a kernel of any strides. On an H200, with
@@ -21,10 +28,17 @@ delta alone lying otherwise, 1 x 5120 x 4096 takes 267 us so and 529 without, 1 
 x 32 12.0 and 7.7 (bfloat16).
 """
 
-LEAST_COPIED = 256
-"""The same where u, and so each array of a row, is copied. 1 x 5120 of 2047 contiguous tokens take 154 us so and 315
-without, of 515 50.9 and 150, of 301 35.6 and 61.0, but of 100 25.9 and 15.7; 2 x 2052 contiguous channels of 2048
-tokens 129 and 214, of 300 36.1 and 41.9, and their gradients 357 and 1427, 116 and 157, of 100 87.8 and 78.1.
+LEAST_COPIED, LEAST_COPIED_WIDE = 256, 1024
+"""The same where u, and so each array of a row, is copied, with up to 16 states and with more. 1 x 5120 of 2047
+contiguous tokens take 154 us so and 315 without, of 301 35.6 and 61.0, but of 100 25.9 and 15.7; 2 x 2052 contiguous
+channels of 2048 tokens 129 and 214, of 300 36.1 and 41.9, and their gradients 357 and 1427, 116 and 157, of 100 87.8
+and 78.1. With 64 states 1 x 2048 of 2044 tokens take 203 and 274, of 516 81 and 73.
+"""
+
+FEW_ROWS = 8192
+"""Channels of all rows up to which that holds in any case; beyond, only where kernels of any strides access one or two
+tokens of 16 bits at a time. 8 x 1536 of 2047 tokens take 304 us so and 435 without, but of 516, which they access by
+four, 93.6 and 85.1, and of 2045 in float32 489 and 390.
 """
 
 
@@ -84,6 +98,15 @@ def turned(
         if copied and copied.regions and fits(copied.operands):
             return copied
     return None
+
+
+def least_copied(inputs: Inputs, sequences: int) -> int:
+    """Tokens of rows from which on copies of all arrays make a scan quicker."""
+    access = vector(inputs, lanes_for(inputs.d_state)[0])
+    is_slow = inputs.u.itemsize == 2 and access <= 2
+    if not is_slow and sequences * inputs.u.shape[CHANNELS] > FEW_ROWS:
+        return MAX_TOKENS + 1
+    return LEAST_COPIED if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
 
 
 def packed(operands: Any, read: Sequence[str], written: Sequence[str]) -> Turned | None:

@@ -158,7 +158,7 @@ UNIT = (
     Case(2, 3, 513, 4, dtype="float32", layout="sliced_alike"),
     Case(2, 64, 259, 16, 2, matrices="fused"),
     Case(1, 3, 262, dtype="float16", without="z " + NO_STATES, layout="offset_by_4"),
-    Case(1, 5, 301, 20),
+    Case(1, 3, 1030, 20, without=NO_STATES),
     Case(1, 1, 77),
     Case(2, 20, 260, 4, dtype="float16", **ROWS),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).

@@ -183,7 +183,6 @@ UNIT = (
     Case(5, "off3+100+171+off3", **ODD),
     Case(5, "off3+100+171+off3", keep=True, **ODD),
     Case(3, "off2+200+0+117", dtype="float16", snapshots="pool", every=64),
-    Case(4, "150+123", 40, 2, "float32", matrices="fused"),
     Case(12, "off3+300+89", state_dtype="bfloat16", **CHANNELS, **ODD),
     # What sequences and slots can be, in kernels that are built anyhow.
     Case(35, "40x1", initial="all"),
