@@ -238,6 +238,7 @@ REPORT: Rows = {
         {"dim": 1536, "seqlen": 65536},
         *({"batch": 8, "dim": dim, "seqlen": 2048} for dim in (1536, 5120, 8192)),
         {"dim": 8192, "seqlen": 32},
+        {"dim": 5120, "seqlen": 2047},
         {"dim": 5120, "seqlen": 4096, "contiguous": CHANNELS},
         {"dim": 5120, "seqlen": 4096, "contiguous": CHANNELS, "delta": TOKENS},
         {"dim": 5120, "seqlen": 4096, "dtype": "float32"},
@@ -262,6 +263,8 @@ REPORT: Rows = {
             for states in (True, False)
         ),
         {"batch": 8, "dim": 1536, "seqlen": 2048, "contiguous": CHANNELS},
+        {"batch": 8, "dim": 1536, "seqlen": 2048, "d_state": 4},
+        {"batch": 64, "dim": 1536, "seqlen": 32, "contiguous": CHANNELS},
         {"dim": 2048, "d_state": 64},
         {"dim": 2048, "d_state": 64, "contiguous": CHANNELS},
         {"dim": 2048, "constants": "BC"},
@@ -290,6 +293,8 @@ SMALL: Rows = {
     "selective_scan_bwd": (
         *({"batch": 2, "dim": 72, "seqlen": 514, "contiguous": contiguous} for contiguous in _BOTH),
         {"batch": 1, "dim": 40, "seqlen": 300, "d_state": 20, "states": False},
+        {"batch": 2, "dim": 40, "seqlen": 300, "d_state": 3},
+        {"batch": 9, "dim": 24, "seqlen": 33},
         {"batch": 2, "dim": 40, "seqlen": 260, "constants": "B"},
     ),
     "selective_scan_varlen_bwd": (
