@@ -28,9 +28,10 @@ PEER_SLACK = 32.0
 the activation: 13) or compute fast exponentials; what is wrong is off by hundreds.
 """
 
-HOST_CALLS, MIN_HOST_CALLS = 500, 20
+HOST_CALLS, MIN_HOST_CALLS = 100, 20
 HOST_SECONDS = 0.1
-"""Kernels that are longer wait behind each other: then fewer calls must do."""
+"""Calls of a round: so few that launches, up to ten of each, never fill the queue of 1024 in front of the GPU, for
+which the host would wait. Kernels that are longer wait behind each other: then fewer calls must do."""
 
 
 class TooLarge(Exception):
