@@ -24,7 +24,7 @@ NO_NUMBERS: Late = {}
 
 
 NULL = ""
-"""What a pointer takes, in Launch.named, that a kernel has for one array more than it gets."""
+"""In Launch.named: the pointer of that name is null."""
 
 
 class Launch(NamedTuple):
@@ -35,7 +35,7 @@ class Launch(NamedTuple):
     numbers: bytes
     """The bytes of the kernel's argument struct behind its pointers."""
     named: Mapping[str, str] = {}
-    """The arguments, or regions of scratch memory, that pointers of other names take."""
+    """The arguments, or regions of scratch memory, that pointers of other names take, or NULL."""
 
     @classmethod
     def packed(cls, kernel: Kernel, config: LaunchConfig, **numbers: object) -> Launch:

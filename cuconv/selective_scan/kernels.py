@@ -270,9 +270,9 @@ class SelectiveScanAlign(Kernel):
         """The launch for arrays of this many rows, and the params that divide threads among them."""
         # A row's first vector may have one element of it.
         whole = MAX_VECTOR_BYTES // self.input_t.itemsize
-        vectors = ceil_div(length + whole - 1, whole)
-        config = LaunchConfig((ceil_div(rows * vectors, self.threads), arrays, 1), (self.threads, 1, 1))
-        return config, {"vectors": fast_div(vectors), "count": rows * vectors}
+        per_row = ceil_div(length + whole - 1, whole)
+        config = LaunchConfig((ceil_div(rows * per_row, self.threads), arrays, 1), (self.threads, 1, 1))
+        return config, {"vectors": fast_div(per_row), "count": rows * per_row}
 
 
 @dataclass(frozen=True)

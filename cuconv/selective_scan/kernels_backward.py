@@ -98,7 +98,7 @@ class SelectiveScanBwdOverlapped(Kernel):
 
 
 @dataclass(frozen=True)
-class SelectiveScanBwdFew(Kernel):
+class SelectiveScanBwdFewStates(Kernel):
     """Gradients as SelectiveScanBwd computes them, with variable B and C, contiguous tokens and few states.
 
     A warp walks channels of one chunk of tokens.
@@ -106,6 +106,7 @@ class SelectiveScanBwdFew(Kernel):
 
     STATES: ClassVar[tuple[int, ...]] = (2, 4)
     """States that lanes may have."""
+    dynamic_bytes: ClassVar[int] = 0
 
     input_t: DType
     vec: int
@@ -117,7 +118,7 @@ class SelectiveScanBwdFew(Kernel):
         return self.constants[f"kBlocksOf{self.states}"]
 
     @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdFew]:
+    def variants(cls) -> Iterator[SelectiveScanBwdFewStates]:
         for input_t in FLOATS:
             for vec, states in product(cls.accesses(input_t), cls.STATES):
                 yield cls(input_t, vec, states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import FLOAT32, INT64, DType
@@ -13,7 +14,7 @@ from cuconv.selective_scan.check import Inputs, is_variable
 from cuconv.selective_scan.kernels import MAX_TOKENS, chunk_tokens, tile_time
 from cuconv.selective_scan.kernels_backward import (
     SelectiveScanBwd,
-    SelectiveScanBwdFew,
+    SelectiveScanBwdFewStates,
     SelectiveScanBwdMatrices,
     SelectiveScanBwdOverlapped,
     SelectiveScanBwdParameters,
@@ -161,19 +162,19 @@ class BackwardOperands(NamedTuple):
         return self._kernel(by_channel=self.by_channel(shares_chunks=shares), shares_chunks=shares)
 
     @property
-    def may_be_few(self) -> bool:
+    def has_few_states(self) -> bool:
         """Whether states are as few as a lane can have all of."""
-        return self.has_variables and not self.is_packed and self.d_state <= SelectiveScanBwdFew.STATES[-1]
+        return self.has_variables and not self.is_packed and self.d_state <= SelectiveScanBwdFewStates.STATES[-1]
 
     @property
-    def few(self) -> SelectiveScanBwdFew | None:
-        """The kernel for these operands in which lanes have all states, if there is one."""
-        if not self.may_be_few or any(row.strides[2] != 1 for row in self.rows):
+    def of_few_states(self) -> SelectiveScanBwdFewStates | None:
+        """The kernel in which lanes have all states, where these operands can run it."""
+        if not self.has_few_states or any(row.strides[2] != 1 for row in self.rows):
             return None
         widest = min(widest_vector(row.itemsize, row.first, *row.active(0, 1)) for row in self.rows)
-        vec = max(vec for vec in SelectiveScanBwdFew.accesses(self.input_t) if vec <= widest)
-        states = next(states for states in SelectiveScanBwdFew.STATES if self.d_state <= states)
-        return SelectiveScanBwdFew(self.input_t, vec, states)
+        vec = max(vec for vec in SelectiveScanBwdFewStates.accesses(self.input_t) if vec <= widest)
+        states = next(states for states in SelectiveScanBwdFewStates.STATES if self.d_state <= states)
+        return SelectiveScanBwdFewStates(self.input_t, vec, states)
 
     @property
     def is_apart(self) -> bool:
@@ -265,13 +266,14 @@ def plan(o: BackwardOperands) -> Plan:
     """The launches of a call and the bytes of its scratch.
 
     The first launch marks what blocks wait for. The next one computes the states before chunks, unless the forward pass
-    has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u, or
-    are not aligned, are copied in front of all, and gradients behind. Short rows are packed sequences.
+    has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u, or are not
+    aligned, are copied in front of all, and gradients behind. Short rows are packed sequences.
     """
     written = ("du", "ddelta", "dz")
-    few = o.few
-    if o.u.size and o.may_be_few and not few:
-        copied = turned(o, READ, written, lambda alike: alike.few, tokens_at_once=1, least_copied=LEAST_TOKENS)
+    few = o.of_few_states
+    if o.u.size and o.has_few_states and not few:
+        fits = attrgetter("of_few_states")
+        copied = turned(o, READ, written, fits, tokens_at_once=1, least_copied=LEAST_TOKENS)
         if copied:
             return copied.joined(plan(copied.operands))
     rows = packed(o, READ, (*written, "dB", "dC")) if o.has_short_rows and not few else None
@@ -287,7 +289,7 @@ def plan(o: BackwardOperands) -> Plan:
     most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
     by_channel = isinstance(kernel, SelectiveScanBwd) and kernel.by_channel
     at_once = group_channels(input_t) if by_channel else 1
-    resident = kernel.resident if isinstance(kernel, SelectiveScanBwdFew) else kernel.constants["kMinBlocks"]
+    resident = kernel.resident if isinstance(kernel, SelectiveScanBwdFewStates) else kernel.constants["kMinBlocks"]
     division = divide(o, resident, most, at_once)
     scratch = _scratch(o, division)
     known = {**_numbers(o, scratch), **_division_numbers(o, division)}
@@ -310,7 +312,7 @@ def plan(o: BackwardOperands) -> Plan:
             own = divide(o, resident, dim // o.groups, at_once)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
-        add(kernel, kernel.config(_blocks(o, division), getattr(kernel, "dynamic_bytes", 0)))
+        add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
     # Sums over nothing are zeros.
     if batch and o.matrix_rows:
         matrices = SelectiveScanBwdMatrices(input_t)
@@ -323,9 +325,9 @@ def plan(o: BackwardOperands) -> Plan:
     return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
 
 
-def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlapped | SelectiveScanBwdFew:
-    if o.few:
-        return o.few
+def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlapped | SelectiveScanBwdFewStates:
+    if o.of_few_states:
+        return o.of_few_states
     kernel = o.kernel
     # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
     if kernel.vec == 2 and not kernel.shares_chunks and o.z is not None:

@@ -60,13 +60,13 @@ class Turned(NamedTuple):
     regions: Mapping[str, int]
     """Where copies lie in scratch memory, in bytes, by the name of the array with `turned_` in front."""
     scratch: int
-    dropped: str = ""
-    """An argument that kernels do not get."""
+    dropped: tuple[str, ...] = ()
+    """Arguments that kernels do not get."""
 
     def joined(self, plan: Plan) -> Plan:
         """A plan for these operands, its scratch memory in front of the copies."""
         begin = _whole(plan.scratch, 1)
-        named = {name.removeprefix("turned_"): name for name in self.regions} | {self.dropped: NULL}
+        named = {name.removeprefix("turned_"): name for name in self.regions} | dict.fromkeys(self.dropped, NULL)
         between = (each._replace(named=named) for each in plan.launches)
         regions = {name: begin + at for name, at in self.regions.items()}
         return Plan((*self.before, *between, *self.after), begin + self.scratch, regions)
@@ -100,7 +100,7 @@ def turned(
     return None
 
 
-def least_copied(inputs: Inputs, sequences: int) -> int:
+def least_tokens(inputs: Inputs, sequences: int) -> int:
     """Tokens of rows from which on copies of all arrays make a scan quicker."""
     access = vector(inputs, lanes_for(inputs.d_state)[0])
     is_slow = inputs.u.itemsize == 2 and access <= 2
@@ -152,7 +152,7 @@ def packed(operands: Any, read: Sequence[str], written: Sequence[str]) -> Turned
     changes |= {"query_start_loc": starts, "chunk_states": None, "is_packed": True, "row_tokens": tokens}
     return copied._replace(
         operands=copied.operands._replace(**changes),
-        dropped="chunk_states",
+        dropped=("chunk_states",),
         regions={**copied.regions, "turned_query_start_loc": copied.scratch},
         scratch=copied.scratch + _whole(starts.size, starts.itemsize),
     )

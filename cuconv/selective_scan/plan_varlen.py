@@ -32,7 +32,7 @@ from cuconv.selective_scan.plan import (
     vector,
     wide_shape,
 )
-from cuconv.selective_scan.plan_turned import Turned, least_copied, turned
+from cuconv.selective_scan.plan_turned import Turned, least_tokens, turned
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
@@ -296,7 +296,7 @@ def alike(o: Operands) -> Turned | None:
     # A copy of the results has none of what is to stay.
     if o.keeps_padding:
         return None
-    least = least_copied(o.inputs, o.sequences)
+    least = least_tokens(o.inputs, o.sequences)
     return turned(o.inputs, ("u", "delta", "z", "B", "C"), ("out",), fits, least_copied=least)
 
 

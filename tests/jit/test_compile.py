@@ -126,7 +126,7 @@ SPILLS = {
     "SelectiveScanVarlenFwd": 256,
     "SelectiveScanVarlenTilesFwd": 384,
     "SelectiveScanBwd": 16,
-    "SelectiveScanBwdFew": 256,
+    "SelectiveScanBwdFewStates": 256,
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dRowpartsBwd": 8,
     "CausalConv1dOddchannelsFwd": 64,

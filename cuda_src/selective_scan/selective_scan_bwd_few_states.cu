@@ -4,14 +4,14 @@
 // Layout: a block is one warp, which owns one chunk of 256 tokens and walks channels of a group; blocks of a group take
 // turns. A lane owns 8 consecutive tokens of all states, so that it prepares and finishes them alone: lanes hand to
 // each other only what goes from token to token. On an H200 a call for 8 x 1536 x 2048 of one state in bfloat16 takes
-// 201 us so, of four 248, and of either 704 where four warps share 16 states.
+// 204 us so, of four 250, and of either 704 where four warps share 16 states.
 //
 // input_t  u, delta, z, dout, B and C, and their gradients    kVec  tokens an access    kStates  d_state or more
 #include "common/tokens.cuh"
 #include "selective_scan/scan_bwd_numbers.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 
-struct SelectiveScanBwdFewParams {
+struct SelectiveScanBwdFewStatesParams {
     SelectiveScanBwdOperands operands;
 };
 
@@ -33,7 +33,7 @@ struct FewStatesShared {
 };
 
 template <typename input_t, int kVec, int kStates>
-struct SelectiveScanBwdFewTraits {
+struct SelectiveScanBwdFewStatesTraits {
     static constexpr int kThreads = 32;
     // With registers for 12 blocks four states take 457 us for 8 x 1536 x 2048; with those for 8 one takes 214.
     static constexpr int kBlocksOf2 = 12;
@@ -84,9 +84,10 @@ struct FewStatesSums {
     }
 };
 
-template <typename input_t, int kVec, int kStates, typename Traits = SelectiveScanBwdFewTraits<input_t, kVec, kStates>>
+template <typename input_t, int kVec, int kStates,
+          typename Traits = SelectiveScanBwdFewStatesTraits<input_t, kVec, kStates>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
-    selective_scan_bwd_few_kernel(const SelectiveScanBwdFewParams params) {
+    selective_scan_bwd_few_states_kernel(const SelectiveScanBwdFewStatesParams params) {
     using T = input_t;
     using Shape = typename Traits::Shape;
     using Numbers = LaneNumber<Shape, false, false, false, false, 1>;
