@@ -22,8 +22,9 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     # By a lane for some states, whole and in segments.
     ("rows", rows.Case(2, 35, 43, without="D z")),
     ("rows", rows.Case(2, 35, 43)),
+    ("rows", rows.Case(2, 9, 513, constants="B", without="D z chunk_states_out")),
+    # With tokens shared among lanes, whole and in segments, and in copies of rows that are not aligned.
     ("rows", rows.Case(2, 9, 513, without="D z chunk_states_out")),
-    # With tokens shared among lanes, whole and in segments.
     ("rows", rows.Case(2, 35, 72, without="D z")),
     ("rows", rows.Case(2, 35, 72)),
     ("rows", rows.Case(1, 9, 1024, without="D z chunk_states_out")),
@@ -37,7 +38,7 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("updates", updates.Case(9, 0, 9, 16, dtype="float32", without="all", slots=None)),
     ("updates", updates.Case(9, 4, 8, 128, 2, without="z", **updates.PER_HEAD)),
 )
-JOINED = ("1-9-1024", "3-20-200", "2-35-264", "16+8+3+29", "340+16+20")
+JOINED = ("2-9-513-without", "1-9-1024", "3-20-200", "2-35-264", "16+8+3+29", "340+16+20")
 """Cases in which lanes join the states of their tokens: there an infinite state may become NaN."""
 
 CASES = [pytest.param(name, case, id=f"{name}-{case.id}") for name, case in SCANNED]

@@ -6,10 +6,7 @@ from tests.mutants import Mutant
 from tests.mutants.planted.ids import SCAN_BWD_FLOAT, SWEEPS_KEPT
 
 _SCAN = "selective_scan_fn-2-35-43"
-_SCAN_SEGMENTS = (
-    "selective_scan_fn-2-3-513-d_state_1-dtype_float32"
-    "-without_initial_state_last_state_out_chunk_states_out-layout_sliced_alike"
-)
+_SCAN_SEGMENTS = "selective_scan_fn-1-6-516-d_state_8-groups_2-params_-constants_C"
 _TILES = "selective_scan_fn-3-20-200"
 _TILES_ALONE = "selective_scan_fn-2-70-48-processors_1"
 _SWEEPS = "selective_scan_fn-3-40-264-processors_1"
