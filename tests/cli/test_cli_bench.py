@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cuconv
-from cuconv.bench import results
+from cuconv.bench import measure, results
 from cuconv.bench.makers import MAKERS
 from cuconv.bench.models import MODELS
 from cuconv.bench.workloads import REPORT, of_model, workloads
@@ -125,7 +125,7 @@ def test_results_are_added_to_a_file(machine: FakeMachine, tmp_path: Path) -> No
     assert first.header == HEADER and second.header == replace(HEADER, peers={"quick": "", "slow": ""})
     assert [type(row) for row in first.rows] == [results.Kernel]
     assert len(second.rows) == 3 + 6
-    assert machine.host_calls == [500] * 6
+    assert machine.host_calls == [measure.HOST_CALLS] * 6
 
 
 def test_host_times_alone(machine: FakeMachine, tmp_path: Path, capsys: Capture) -> None:
