@@ -326,8 +326,8 @@ def plan(o: BackwardOperands) -> Plan:
 
 
 def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlapped | SelectiveScanBwdFewStates:
-    if o.of_few_states:
-        return o.of_few_states
+    if few := o.of_few_states:
+        return few
     kernel = o.kernel
     # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
     if kernel.vec == 2 and not kernel.shares_chunks and o.z is not None:

@@ -35,7 +35,7 @@ from cuconv.selective_scan.plan import (
     vector,
     wide_shape,
 )
-from cuconv.selective_scan.plan_turned import Turned, least_tokens, turned
+from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
 FILL = 512
 """Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
@@ -107,8 +107,7 @@ def plan(o: Operands) -> Plan:
 
 def alike(inputs: Inputs) -> Turned | None:
     """Inputs with copies of some arrays, which lanes can share the tokens of; None where no copies are any help."""
-    least = least_tokens(inputs, inputs.u.shape[0])
-    return turned(inputs, ("u", "delta", "z", "B", "C"), ("out",), tile_shapes, least_copied=least)
+    return turned_inputs(inputs, inputs.u.shape[0], tile_shapes)
 
 
 def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import INT32, DType
@@ -100,13 +99,14 @@ def turned(
     return None
 
 
-def least_tokens(inputs: Inputs, sequences: int) -> int:
-    """Tokens of rows from which on copies of all arrays make a scan quicker."""
+def turned_inputs(inputs: Inputs, sequences: int, fits: Callable[[Inputs], object]) -> Turned | None:
+    """Inputs of a scan, with copies of some arrays where they make it quicker; None where they do not."""
     access = vector(inputs, lanes_for(inputs.d_state)[0])
     is_slow = inputs.u.itemsize == 2 and access <= 2
+    least = LEAST_COPIED if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
     if not is_slow and sequences * inputs.u.shape[CHANNELS] > FEW_ROWS:
-        return MAX_TOKENS + 1
-    return LEAST_COPIED if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
+        least = MAX_TOKENS + 1
+    return turned(inputs, ("u", "delta", "z", "B", "C"), ("out",), fits, least_copied=least)
 
 
 def packed(operands: Any, read: Sequence[str], written: Sequence[str]) -> Turned | None:
@@ -125,18 +125,8 @@ def packed(operands: Any, read: Sequence[str], written: Sequence[str]) -> Turned
 
     def as_row(array: Layout) -> Layout:
         """A copy with all tokens in a row: (…, batch, tokens), or (batch, tokens, …)."""
-        outer = (*range(1, len(array.shape) - 1),)
-        first, last = (outer, (0, -1)) if axis == TOKENS else ((0, -1), outer)
-        step = _whole(prod(array.shape[each] for each in last), array.itemsize) // array.itemsize
-        strides = [0] * len(array.shape)
-        for each in reversed(first):
-            strides[each] = step
-            step *= array.shape[each]
-        step = 1
-        for each in reversed(last):
-            strides[each] = step
-            step *= array.shape[each]
-        return array._replace(strides=tuple(strides), offset=0)
+        middle = range(1, len(array.shape) - 1)
+        return _laid(array, (*middle, 0, -1), 2) if axis == TOKENS else _laid(array, (0, -1, *middle), len(middle))
 
     def row(array: Layout) -> Layout:
         total = batch * tokens
@@ -203,9 +193,18 @@ def _copied(
 
 def _is_accessed(array: Layout, axis: int, whole: int) -> bool:
     """Whether elements along an axis, counted as one of u, can be accessed by this many."""
-    others = [each for each in range(-len(array.shape), 0) if each != axis - 3]
-    is_aligned = widest_vector(array.itemsize, array.first, *array.active(*others)) >= whole
-    return array.strides[axis - 3] == 1 and is_aligned
+    return array.strides[axis - 3] == 1 and _widest(array, axis - 3) >= whole
+
+
+def _widest(array: Layout, axis: int) -> int:
+    """The most elements along a contiguous axis that can be accessed at a time."""
+    others = [each for each in range(-len(array.shape), 0) if each != axis]
+    return widest_vector(array.itemsize, array.first, *array.active(*others))
+
+
+def _strides_along(array: Layout, axis: int) -> tuple[int, ...]:
+    """The strides of two axes in front of the last two, zeros for absent ones, and the stride of this axis."""
+    return *(*array.strides[:-2], 0)[:2], array.strides[axis]
 
 
 def _whole(count: int, itemsize: int) -> int:
@@ -214,16 +213,19 @@ def _whole(count: int, itemsize: int) -> int:
 
 
 def _turned(array: Layout, axis: int) -> Layout:
-    """The layout of a copy of (…, n, tokens) with that axis contiguous, whole vectors apart."""
-    *outer, n, tokens = array.shape
-    inner, last = (tokens, n) if axis == TOKENS else (n, tokens)
-    step = _whole(inner, array.itemsize) // array.itemsize
-    strides = [step, 1] if axis == TOKENS else [1, step]
-    extent = step * last
-    for length in reversed(outer):
-        strides.insert(0, extent)
-        extent *= length
-    return Layout(array.shape, tuple(strides), array.dtype, array.device, 0)
+    """The layout of a copy of (…, n, tokens) with that axis contiguous."""
+    return _laid(array, (*range(len(array.shape) - 2), -axis, axis - 3), 1)
+
+
+def _laid(array: Layout, order: Sequence[int], inner: int) -> Layout:
+    """The layout of a copy with its axes in this order, the outermost first, and aligned runs of the innermost ones."""
+    strides, step = [0] * len(array.shape), 1
+    for count, axis in enumerate(reversed(order), 1):
+        strides[axis] = step
+        step *= array.shape[axis]
+        if count == inner:
+            step = _whole(step, array.itemsize) // array.itemsize
+    return array._replace(strides=tuple(strides), offset=0)
 
 
 def copying(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> Launch:
@@ -234,18 +236,11 @@ def copying(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> L
     first, second = (*outer, 1)[:2]
     assert isinstance(array.dtype, DType)
 
-    def vec(layout: Layout, contiguous: int) -> int:
-        others = [each for each in range(-len(layout.shape), 0) if each != contiguous]
-        return widest_vector(layout.itemsize, layout.first, *layout.active(*others))
-
-    def strides(layout: Layout, axis: int) -> tuple[int, ...]:
-        return *(*layout.strides[:-2], 0)[:2], layout.strides[axis]
-
-    kernel = SelectiveScanTurn(array.dtype, vec(array, column_axis), vec(to, row_axis))
+    kernel = SelectiveScanTurn(array.dtype, _widest(array, column_axis), _widest(to, row_axis))
     config, division = kernel.launch_config(first * second, rows, columns)
     numbers: dict[str, Any] = {
-        "rows_stride": strides(array, row_axis),
-        "turned_stride": strides(to, column_axis),
+        "rows_stride": _strides_along(array, row_axis),
+        "turned_stride": _strides_along(to, column_axis),
         "inner": fast_div(second),
         "row_count": rows,
         "column_count": columns,
@@ -266,7 +261,7 @@ def _aligning(copies: Sequence[_Copy], axis: int) -> Launch:
         copy = copies[i] if i < len(copies) else copies[0]._replace(name=NULL, to_name=NULL)
         named |= {f"rows[{i}]": copy.name, f"aligned[{i}]": copy.to_name}
         for field, layout in zip(strides, (copy.array, copy.to), strict=True):
-            strides[field] += [*(*layout.strides[:-2], 0)[:2], layout.strides[row_axis]]
+            strides[field] += _strides_along(layout, row_axis)
     kernel = SelectiveScanAlign(copies[0].array.dtype)
     config, division = kernel.launch_config(len(copies), first * second * rows, length)
     known = {"row_count": fast_div(rows), "inner": fast_div(second), "length": length, **division}

@@ -32,7 +32,7 @@ from cuconv.selective_scan.plan import (
     vector,
     wide_shape,
 )
-from cuconv.selective_scan.plan_turned import Turned, least_tokens, turned
+from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
@@ -294,10 +294,7 @@ def alike(o: Operands) -> Turned | None:
         return axis is not None or wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None) is not None
 
     # A copy of the results has none of what is to stay.
-    if o.keeps_padding:
-        return None
-    least = least_tokens(o.inputs, o.sequences)
-    return turned(o.inputs, ("u", "delta", "z", "B", "C"), ("out",), fits, least_copied=least)
+    return None if o.keeps_padding else turned_inputs(o.inputs, o.sequences, fits)
 
 
 def _numbered_through(inputs: Inputs) -> Inputs:
