@@ -307,6 +307,27 @@ class SelectiveScanTilesFwd(SegmentKernel):
 
 
 @dataclass(frozen=True)
+class SelectiveScanFewStatesFwd(SegmentKernel):
+    """Lanes own a channel, and each some consecutive tokens with all of its at most `states` states."""
+
+    STATES: ClassVar[tuple[int, ...]] = (1, 2, 4)
+
+    input_t: DType
+    vec: int
+    states: int
+
+    @property
+    def group(self) -> int:
+        return self.constants["kLanes"]
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanFewStatesFwd]:
+        for input_t, states in product(FLOATS, cls.STATES):
+            for vec in vectors(input_t):
+                yield cls(input_t, vec, states)
+
+
+@dataclass(frozen=True)
 class SelectiveScanVarlenFwd(Kernel):
     """`lanes` lanes own a channel of a sequence, each `states` of its states."""
 

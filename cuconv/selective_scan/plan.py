@@ -49,6 +49,21 @@ def vector(inputs: Inputs, lanes: int) -> int:
     return min(_row_vector(row, own_tokens(lanes)) for row in rows)
 
 
+def tokens_vector(inputs: Inputs) -> int | None:
+    """Tokens per access of u, delta, z, out, B and C alike; None where tokens are not contiguous in one of them, or it
+    does not depend on the token.
+    """
+    arrays = _of_tokens(inputs)
+    if not is_variable(inputs.B) or not is_variable(inputs.C) or any(each.strides[-1] != 1 for each in arrays):
+        return None
+    return min(_row_vector(each, tile_tokens()) for each in arrays)
+
+
+def _of_tokens(inputs: Inputs) -> list[Layout]:
+    """The arrays that have an axis of tokens where B and C do."""
+    return [each for each in (inputs.u, inputs.delta, inputs.z, inputs.out, inputs.B, inputs.C) if each is not None]
+
+
 def matrix_vector(matrix: Layout) -> int:
     """Tokens per access of B or C; CONSTANT where it does not depend on the token."""
     if not is_variable(matrix):
@@ -100,7 +115,7 @@ def _shared_axis(inputs: Inputs, channels: int) -> int | None:
     if inputs.groups > 1 and dim // inputs.groups % channels:
         return None
     whole = MAX_VECTOR_BYTES // inputs.u.itemsize
-    arrays = [each for each in (inputs.u, inputs.delta, inputs.z, inputs.out, inputs.B, inputs.C) if each is not None]
+    arrays = _of_tokens(inputs)
     if all(_row_vector(each, whole) == whole for each in arrays):
         return TOKENS
     # A vector of channels, or of states, has no part.

@@ -17,6 +17,7 @@ from cuconv.selective_scan.kernels import (
     UNUSED,
     SegmentKernel,
     SelectiveScanCarry,
+    SelectiveScanFewStatesFwd,
     SelectiveScanFwd,
     SelectiveScanTilesFwd,
     TileShape,
@@ -32,10 +33,11 @@ from cuconv.selective_scan.plan import (
     matrix_vector,
     numbers,
     tile_axis,
+    tokens_vector,
     vector,
     wide_shape,
 )
-from cuconv.selective_scan.plan_turned import Turned, turned_inputs
+from cuconv.selective_scan.plan_turned import FEW_ROWS, LEAST_COPIED, Turned, turned_inputs
 
 FILL = 512
 """Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
@@ -54,6 +56,26 @@ instead of one lane for all states; twice as many of 16 bits with contiguous tok
 us so in bfloat16, and 10.1 with one lane; 2 x 8192 x 32 9.4 and 10.4; with contiguous channels 7.8 and 10.1, and 14.3
 and 10.3.
 """
+
+
+SHARED_STATES, SHARED_STATES_SHORT = 8, 4
+"""States up to which no lane has all tokens of a channel where lanes can share them, in rows of TOKENS_OF_MANY tokens
+or more and in shorter ones: with few states such a lane waits for its tokens. On an H200 64 x 768 x 3136 of one state
+takes 407 us with tokens shared and 770 without, 32 x 1024 x 1024 of 8 states 191 and 228, but 64 x 3072 x 96 of 8
+169 and 113; 64 x 1536 x 64 of 4 states 36 and 47.
+"""
+
+TOKENS_OF_MANY = 128
+
+FEW_STATES_ALONE, FEW_STATES_LEAST = 64, 40
+"""Tokens of a row from which on the kernel of few states is quicker than a lane for each channel: than the one for
+aligned rows, and than the one for any others, of which few rows are always slower. On an H200 64 x 1536 x 32 of one
+state takes 26 us so and 18 with a lane for each channel, x 64 25 and 41; 64 x 3072 x 49, which is not aligned, 63 and
+147, of 4 states 133 and 175, but 64 x 1536 x 1 25 and 7.
+"""
+
+FEW_STATES_FILL = 128
+"""Threads per multiprocessor from which on that kernel has long rows: fewer rows are cut into segments."""
 
 
 class Operands(NamedTuple):
@@ -85,14 +107,19 @@ def plan(o: Operands) -> Plan:
     if not batch or not dim or (o.inputs.out.size == 0 and o.last_state is None):
         return Plan()
     shapes = tile_shapes(o.inputs)
-    if not shapes and (copied := alike(o.inputs)):
+    states_only: SegmentKernel | None = None
+    scan: SegmentKernel | None = few_states(o.inputs, shapes)
+    if scan is not None:
+        cut = uncut(o.inputs)
+    elif not shapes and (copied := alike(o.inputs)):
         return copied.joined(plan(o._replace(inputs=copied.operands)))
-    cut = segments(o.inputs, shapes)
-    scan, states_only = _kernels(o.inputs, shapes, cut)
+    else:
+        cut = segments(o.inputs, shapes)
+        scan, states_only = _kernels(o.inputs, shapes, cut)
     config, division = scan.launch_config(dim, batch * cut.per_row)
     known = {**numbers(o.inputs), **_segment_numbers(o, cut), **division}
     last = Launch(scan, config, scan.params.pack_numbers(**known))
-    if cut.per_row == 1:
+    if states_only is None or cut.per_row == 1:
         return Plan((last,))
     carry = SelectiveScanCarry()
     carry_config, carry_division = carry.launch_config(batch, dim, o.inputs.d_state)
@@ -148,7 +175,40 @@ def tile_shapes(inputs: Inputs) -> list[TileShape]:
         is_quick = shape.group > 1 or seqlen >= SHARED or batch * dim > few
         return is_quick and shape.has_room(by_channel=axis == CHANNELS)
 
-    return [shape for shape in TILE_TIMES if is_possible(shape)]
+    possible = [shape for shape in TILE_TIMES if is_possible(shape)]
+    shared = [shape for shape in possible if shape.group > 1]
+    most = SHARED_STATES if seqlen >= TOKENS_OF_MANY else SHARED_STATES_SHORT
+    return shared if shared and inputs.d_state <= most else possible
+
+
+def few_states(inputs: Inputs, shapes: list[TileShape]) -> SelectiveScanFewStatesFwd | None:
+    """The kernel of few states; None where another one is quicker, in one of these shapes if there are any, or where it
+    cannot be.
+    """
+    batch, dim, seqlen = inputs.u.shape
+    vec = tokens_vector(inputs)
+    if vec is None or inputs.d_state > SelectiveScanFewStatesFwd.STATES[-1] or any(each.group > 1 for each in shapes):
+        return None
+    states = next(each for each in SelectiveScanFewStatesFwd.STATES if each >= inputs.d_state)
+    kernel = SelectiveScanFewStatesFwd(input_dtype(inputs), vec, states)
+    rows, processors = batch * dim, multiprocessors(inputs.u.device)
+    threads = rows * kernel.group
+    if shapes:
+        is_quick = seqlen >= FEW_STATES_ALONE
+    elif seqlen < LEAST_COPIED:
+        is_quick = seqlen >= FEW_STATES_LEAST or threads <= FILL * processors
+    else:
+        # 8 x 1536 x 2047 of one state take 137 us so and 191 with copies, but 1 x 5120 x 2047 106 and 91, and of two
+        # states 275 and 195.
+        is_copied = (rows <= FEW_ROWS or inputs.d_state > 1) and alike(inputs) is not None
+        is_quick = threads >= FEW_STATES_FILL * processors and not is_copied
+    return kernel if is_quick else None
+
+
+def uncut(inputs: Inputs) -> Segments:
+    """One segment per row."""
+    chunk = chunk_tokens()
+    return Segments(1, max(1, ceil_div(inputs.u.shape[-1], chunk)) * chunk)
 
 
 def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
@@ -161,7 +221,7 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
     chunks = max(1, ceil_div(seqlen, chunk))
     wanted = min(ceil_div(fill, max(1, threads)), seqlen // chunk)
     if wanted < 2 or (shapes and CUT not in shapes) or WORTH_CUTTING * threads * most > fill * lanes:
-        return Segments(1, chunks * chunk)
+        return uncut(inputs)
     tokens = ceil_div(chunks, wanted) * chunk
     return Segments(ceil_div(seqlen, tokens), tokens)
 

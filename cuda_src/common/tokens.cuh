@@ -30,6 +30,15 @@ struct Tokens {
         }
     }
 
+    // Loads consecutive tokens of which the first `count` are there; the others are zero.
+    __device__ __forceinline__ void load_front(const T* at, int count) {
+        if (count >= kCount) {
+            load(at, 1);
+        } else {
+            load_edge(at, 1, 0, count);
+        }
+    }
+
     __device__ __forceinline__ float to_float(int i) const { return parts[i / kAccess].to_float(i % kAccess); }
 };
 
@@ -42,6 +51,19 @@ __device__ __forceinline__ void store_tokens(T* at, index_t step, const float (&
 #pragma unroll
         for (int j = 0; j < kAccess; ++j) part[j] = values[i + j];
         store(kVec == 1 ? at + i * step : at + i, Vec<T, kAccess>::from_floats(part));
+    }
+}
+
+// Stores the first `count` of consecutive tokens.
+template <int kVec, typename T, int kCount>
+__device__ __forceinline__ void store_front(T* at, int count, const float (&values)[kCount]) {
+    if (count >= kCount) {
+        store_tokens<kVec>(at, 1, values);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        if (i < count) at[i] = Dtype<T>::from_float(values[i]);
     }
 }
 

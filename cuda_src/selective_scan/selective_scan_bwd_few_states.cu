@@ -111,23 +111,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
     dz.begin(p.dz, p.dz_stride, share, tokens);
     const auto bring = [&](typename Rows::Some& to, const ChunkRows<const T>& rows, int channel) {
-        const T* const at = rows.place(channel, first, 1);
-        if (live >= kTokens) {
-            to.load(at, 1);
-        } else {
-            to.load_edge(at, 1, 0, live);
-        }
+        to.load_front(rows.place(channel, first, 1), live);
     };
     const auto leave = [&](const ChunkRows<T>& rows, int channel, const float (&values)[kTokens]) {
-        T* const to = rows.place(channel, first, 1);
-        if (live >= kTokens) {
-            store_tokens<kVec>(to, 1, values);
-        } else {
-#pragma unroll
-            for (int t = 0; t < kTokens; ++t) {
-                if (t < live) to[t] = Dtype<T>::from_float(values[t]);
-            }
-        }
+        store_front<kVec>(rows.place(channel, first, 1), live, values);
     };
     RawNumber<T> raw_bias;
     const auto load = [&](Rows& rows, int i) {

@@ -30,6 +30,8 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("rows", rows.Case(1, 9, 1024, without="D z chunk_states_out")),
     ("rows", rows.Case(3, 20, 200, without="D z")),
     ("rows", rows.Case(2, 35, 264, without="D z chunk_states_out")),
+    # With few states, of rows that are not aligned.
+    ("rows", rows.Case(2, 9, 77, 2, without="D z chunk_states_out")),
     # Packed sequences: long ones, short ones and those of few tokens.
     ("packed", packed.Case(35, "16+8+3+13", layout="channels", state_dtype="bfloat16", without="D z")),
     ("packed", packed.Case(35, "16+8+3+29", without="D z")),
@@ -38,7 +40,7 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("updates", updates.Case(9, 0, 9, 16, dtype="float32", without="all", slots=None)),
     ("updates", updates.Case(9, 4, 8, 128, 2, without="z", **updates.PER_HEAD)),
 )
-JOINED = ("2-9-513-without", "1-9-1024", "3-20-200", "2-35-264", "16+8+3+29", "340+16+20")
+JOINED = ("2-9-513-without", "1-9-1024", "3-20-200", "2-35-264", "2-9-77", "16+8+3+29", "340+16+20")
 """Cases in which lanes join the states of their tokens: there an infinite state may become NaN."""
 
 CASES = [pytest.param(name, case, id=f"{name}-{case.id}") for name, case in SCANNED]

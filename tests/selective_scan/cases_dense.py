@@ -119,7 +119,7 @@ UNIT = (
     # of one token, and of more than one chunk.
     Case(2, 70, 48, processors=1),
     Case(1, 3, 1024),
-    Case(2, 3, 253, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),
+    Case(2, 3, 253, 1, dtype="float32", layout="channel_last", without=NO_STATES),
     Case(1, 5, 520, 2, dtype="float16", params="", constants="B", without="D z", softplus=False),
     Case(1, 6, 516, 8, 2, constants="C", params=""),
     Case(1, 20, 600, 20, 4, "float32", constants="BC", without="delta_bias", others="strided"),
@@ -161,6 +161,15 @@ UNIT = (
     Case(1, 3, 1030, 20, without=NO_STATES),
     Case(1, 1, 77),
     Case(2, 20, 260, 4, dtype="float16", **ROWS),
+    # Few states whose lanes share tokens that are not aligned: every access and number of states, rows that end in a
+    # lane and in front of one, blocks beyond the last channel, chunks, groups inside a block.
+    Case(2, 3, 253, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),
+    Case(2, 70, 196, 1),
+    Case(1, 35, 261, 3, 5, "float16", params="", processors=1),
+    Case(2, 20, 56, 2, dtype="float32", without="D z delta_bias", softplus=False),
+    Case(3, 20, 77, 4, without="chunk_states_out", others="strided"),
+    Case(1, 17, 56, 2, dtype="float16", without="z"),
+    Case(1, 5, 190, 4, without=NO_STATES),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # The same where channels are contiguous, and states in B and C: blocks beyond the last channel, and last tiles of

@@ -24,6 +24,7 @@ from cuconv.selective_scan.kernels import (
     TILE_TIMES,
     SelectiveScanAlign,
     SelectiveScanCarry,
+    SelectiveScanFewStatesFwd,
     SelectiveScanTilesFwd,
     SelectiveScanVarlenTilesFwd,
     TileShape,
@@ -31,7 +32,17 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     own_tokens,
 )
-from cuconv.selective_scan.plan_dense import FEW_SHORT, Operands, alike, plan, segments, tile_shapes
+from cuconv.selective_scan.plan_dense import (
+    FEW_SHORT,
+    Operands,
+    Segments,
+    alike,
+    few_states,
+    plan,
+    segments,
+    tile_shapes,
+    uncut,
+)
 from cuconv.selective_scan.plan_varlen import Operands as PackedOperands
 from cuconv.selective_scan.plan_varlen import plan as plan_packed
 from tests.cases import numbers_of
@@ -64,8 +75,15 @@ def operands(shape: tuple[int, int, int], d_state: int, *more: Any, **lies: Any)
 
 def aligned(o: Operands) -> Operands:
     """The call that a plan has left when it has copied arrays that are not aligned."""
-    copied = None if tile_shapes(o.inputs) else alike(o.inputs)
+    shapes = tile_shapes(o.inputs)
+    copied = None if shapes or few_states(o.inputs, shapes) else alike(o.inputs)
     return o._replace(inputs=copied.operands) if copied else o
+
+
+def planned_segments(o: Operands) -> Segments:
+    """The segments that a plan has, where it copies nothing."""
+    shapes = tile_shapes(o.inputs)
+    return uncut(o.inputs) if few_states(o.inputs, shapes) else segments(o.inputs, shapes)
 
 
 def test_lanes_have_every_state() -> None:
@@ -80,7 +98,7 @@ def test_lanes_have_every_state() -> None:
 @settings(max_examples=400)
 def test_segments_are_all_of_a_row(shape: tuple[int, int, int], d_state: int) -> None:
     o = aligned(operands(shape, d_state))
-    cut = segments(o.inputs, tile_shapes(o.inputs))
+    cut = planned_segments(o)
     assert cut.tokens % chunk_tokens() == 0
     assert (cut.per_row - 1) * cut.tokens < max(shape[2], 1) <= cut.per_row * cut.tokens
     scratch = 0
@@ -115,7 +133,7 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
     except ValueError:
         # Too large for one launch: said so, and before anything ran.
         return
-    cut = segments(o.inputs, tile_shapes(o.inputs))
+    cut = planned_segments(o)
     assert len(launches) == (3 if cut.per_row > 1 else 1)
     for launch in launches:
         assert_launchable(launch)
@@ -126,9 +144,7 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
             assert launch.config.threads >= batch * dim * d_state
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
-        is_tiled = isinstance(kernel, SelectiveScanTilesFwd)
-        lanes = kernel.lanes * kernel.parts if is_tiled else lanes_for(d_state)[0]
-        assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
+        assert n["dim_blocks"][0] == ceil_div(dim * kernel.group, THREADS)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
         assert (n["segments"][0], n["segment_tokens"]) == cut
 
@@ -146,7 +162,8 @@ def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
         accesses.add(accesses_of(launch)[:2])
     lanes, _ = lanes_for(d_state)
     widest = 16 // dtype.itemsize
-    assert {vec for vec, _ in accesses} >= {1, min(own_tokens(lanes), widest)}
+    # One state has a kernel of its own, with eight tokens a lane.
+    assert {vec for vec, _ in accesses} >= {1, widest if d_state == 1 else min(own_tokens(lanes), widest)}
     assert {vec for _, vec in accesses} >= {1, widest}
 
 
@@ -155,6 +172,8 @@ def accesses_of(launch: Launch) -> tuple[int, int, int]:
     kernel: Any = launch.kernel
     if isinstance(kernel, SelectiveScanTilesFwd | SelectiveScanVarlenTilesFwd):
         return (16 // kernel.input_t.itemsize,) * 3
+    if isinstance(kernel, SelectiveScanFewStatesFwd):
+        return (kernel.vec,) * 3
     assert kernel.vec <= own_tokens(kernel.lanes)
     return kernel.vec, kernel.b_vec, kernel.c_vec
 

@@ -28,6 +28,8 @@ _UNALIGNED_FIRST = (
     "selective_scan_fn-1-3-262-dtype_float16-without_z_initial_state_last_state_out_chunk_states_out-layout_offset_by_4"
 )
 _UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused"
+_FEW_STATES = "selective_scan_fn-1-35-261-d_state_3-groups_5-dtype_float16-params_-processors_1"
+_FEW_STATES_SHORT = "selective_scan_fn-3-20-77-d_state_4-without_chunk_states_out-others_strided"
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
 _WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
 
@@ -426,5 +428,54 @@ MUTANTS = (
         "outer.quotient * stride[0]",
         "0 * stride[0]",
         (_UNALIGNED,),
+    ),
+    Mutant(
+        "Few states go on through what lies behind the last token.",
+        "selective_scan/selective_scan_few_states_fwd.cu",
+        "if (t >= live) dt[t] = 0.0f;",
+        "",
+        (_FEW_STATES, _FEW_STATES_SHORT),
+    ),
+    Mutant(
+        "Few states before a chunk are those before its second tile.",
+        "selective_scan/selective_scan_few_states_fwd.cu",
+        "tile % Segment::kChunk == 0",
+        "tile % Segment::kChunk == kTile",
+        (_FEW_STATES,),
+    ),
+    Mutant(
+        "Lanes with few states beyond the last channel read there.",
+        "selective_scan/selective_scan_few_states_fwd.cu",
+        "channel = min(number, p.dim - 1)",
+        "channel = number",
+        (_FEW_STATES,),
+    ),
+    Mutant(
+        "Channels with few states have B and C of the group of their block's first one.",
+        "selective_scan/selective_scan_few_states_fwd.cu",
+        "divide(static_cast<unsigned>(channel), p.group_dim)",
+        "divide(static_cast<unsigned>(segment.first_channel), p.group_dim)",
+        (_FEW_STATES,),
+    ),
+    Mutant(
+        "Few states are followed by one that is not there.",
+        "selective_scan/selective_scan_few_states_fwd.cu",
+        "if (n + s >= p.d_state) continue;",
+        "",
+        (_FEW_STATES,),
+    ),
+    Mutant(
+        "Tiles with few states have the gate of the tile before.",
+        "selective_scan/selective_scan_few_states_fwd.cu",
+        "next_z.load_front(z + next, live - kTile)",
+        "next_z.load_front(z + tile, live)",
+        (_FEW_STATES_SHORT,),
+    ),
+    Mutant(
+        "The next tile of few states begins with its first lane's state.",
+        "selective_scan/selective_scan_few_states_fwd.cu",
+        "from_group_lane<kLanes>(h[s], kLanes - 1)",
+        "from_group_lane<kLanes>(h[s], 0)",
+        (_FEW_STATES_SHORT,),
     ),
 )

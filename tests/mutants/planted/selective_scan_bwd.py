@@ -430,9 +430,9 @@ MUTANTS = (
     ),
     Mutant(
         "Tokens behind the last one have gradients of few states.",
-        "selective_scan/selective_scan_bwd_few_states.cu",
-        "if (t < live) to[t] = Dtype<T>::from_float(values[t]);",
-        "to[t] = Dtype<T>::from_float(values[t]);",
+        "common/tokens.cuh",
+        "if (i < count) at[i] = Dtype<T>::from_float(values[i]);",
+        "at[i] = Dtype<T>::from_float(values[i]);",
         (_FEW_STATES_ODD,),
     ),
     Mutant(
