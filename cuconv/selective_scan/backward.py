@@ -77,8 +77,8 @@ def selective_scan_bwd(
     States are computed again from those before every CHUNK = 256 tokens, which selective_scan_fn leaves in
     chunk_states_out: (batch, n_chunks, dim, d_state) floats, 4 * d_state / 256 bytes per element of u. Without them one
     launch more finds them. Beside its results a call takes memory for three times as many floats, and for sums over
-    channels that are never larger than du and ddelta together, unless the channels of a group are fewer than 2 *
-    d_state.
+    channels that are never larger than du and ddelta together, or 8 MiB, unless the channels of a group are fewer than
+    2 * d_state.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous tokens
     are quickest, and contiguous channels come next where a group has a multiple of 16 bytes of them. Arrays of at least

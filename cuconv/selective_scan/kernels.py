@@ -119,6 +119,9 @@ registers in some: it reloads spilled numbers from memory, in order behind its l
 so instead of 1837, and contiguous channels in one block 954 instead of 794.
 """
 
+TIMED_TOKENS = 4096
+"""The tokens that these times are of."""
+
 SHARED = min(shape.lanes * shape.tokens for shape in TILE_TIMES if shape.lanes > 1)
 """Tokens of a row from which on lanes may share them: the smallest tile of several lanes."""
 
@@ -307,24 +310,40 @@ class SelectiveScanTilesFwd(SegmentKernel):
 
 
 @dataclass(frozen=True)
-class SelectiveScanFewStatesFwd(SegmentKernel):
-    """Lanes own a channel, and each some consecutive tokens with all of its at most `states` states."""
+class SelectiveScanShortFwd(SegmentKernel):
+    """`lanes` lanes own a channel, and each some consecutive tokens of it, with `states` states: all, or a part, of
+    which each of `parts` warps has one.
+    """
 
-    STATES: ClassVar[tuple[int, ...]] = (1, 2, 4)
+    LANES: ClassVar[tuple[int, ...]] = (8, 16, 32)
+    WHOLE: ClassVar[tuple[int, ...]] = (1, 2, 4)
+    """States at most where lanes have all."""
+    PARTS, PART = 4, (2, 4)
+    """Parts, and states of one at most."""
 
     input_t: DType
     vec: int
+    lanes: int
+    parts: int
     states: int
 
     @property
     def group(self) -> int:
-        return self.constants["kLanes"]
+        return self.lanes * self.parts
 
     @classmethod
-    def variants(cls) -> Iterator[SelectiveScanFewStatesFwd]:
-        for input_t, states in product(FLOATS, cls.STATES):
+    def of(cls, input_t: DType, vec: int, lanes: int, d_state: int) -> SelectiveScanShortFwd:
+        """The kernel for this many states, 16 at most."""
+        parts = 1 if d_state <= cls.WHOLE[-1] else cls.PARTS
+        held = cls.WHOLE if parts == 1 else cls.PART
+        return cls(input_t, vec, lanes, parts, next(states for states in held if states * parts >= d_state))
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanShortFwd]:
+        states = (*((1, states) for states in cls.WHOLE), *((cls.PARTS, states) for states in cls.PART))
+        for input_t, lanes, divided in product(FLOATS, cls.LANES, states):
             for vec in vectors(input_t):
-                yield cls(input_t, vec, states)
+                yield cls(input_t, vec, lanes, *divided)
 
 
 @dataclass(frozen=True)

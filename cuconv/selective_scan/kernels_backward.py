@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import vectors
+from cuconv.runtime.launch import LaunchConfig, vectors
 from cuconv.selective_scan.kernels import MAX_TOKENS, TILE_TIMES, SegmentKernel
 
 
@@ -184,22 +184,41 @@ class SelectiveScanBwdSweeps(SegmentKernel):
                 yield cls(input_t, shape.parts, shape.at_once, by_channel)
 
 
+MANY_SPLITS = 24
+"""Parts of a sum from which on several threads share it: with 128 a thread loads them one round after another."""
+
+
 @dataclass(frozen=True)
 class SelectiveScanBwdMatrices(Kernel):
-    """A thread owns one number of dB or dC, and loads `ahead` blocks' parts of it at a time."""
+    """A thread owns a number of dB or dC, or one of `shares` of its sum, and loads `ahead` blocks' parts at a time."""
+
+    FOLLOWS = True
 
     input_t: DType
+    shares: int = 1
     ahead: int = 8
+
+    @classmethod
+    def of(cls, input_t: DType, splits: int) -> SelectiveScanBwdMatrices:
+        """The kernel for this many blocks' parts."""
+        return cls(input_t) if splits <= MANY_SPLITS else cls(input_t, shares=4, ahead=16)
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdMatrices]:
         for input_t in FLOATS:
-            yield cls(input_t)
+            yield cls.of(input_t, 1)
+            yield cls.of(input_t, MANY_SPLITS + 1)
+
+    def launch_config(self, rows: int) -> LaunchConfig:
+        """The launch for this many rows of 256 tokens."""
+        return self.config(rows * self.shares)
 
 
 @dataclass(frozen=True)
 class SelectiveScanBwdParameters(Kernel):
     """A thread owns one number of a parameter's gradient, and loads `ahead` chunks' parts of it at a time."""
+
+    FOLLOWS = True
 
     input_t: DType
     ahead: int = 8

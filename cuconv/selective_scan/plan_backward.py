@@ -33,6 +33,11 @@ COUNTERS = 4
 BLOCK_CHANNELS = 6
 """What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
 
+SUM_CHANNELS, SUMS_AT_ONCE = 2, 64
+"""The same of one round more in which the sums that blocks have left are loaded, this many at once: 1 x 256 x 96 takes
+24 us with 128 blocks and 28 with 256.
+"""
+
 LONG = 512
 """Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are accessed one by
 one, and of float32 with states. On an H200 16 sequences of 512 take 684 us with 1536 channels of float32, and 788
@@ -44,6 +49,13 @@ MANY_ROWS = 16384
 an H200 64 x 1536 of 32 contiguous channels take 165 us so and 750 with a chunk a row, of 128 592 and 780; 16 x 1536 of
 128 166 and 207, contiguous tokens 183 and 195; 4 x 1536 of 64 65.8 and 80.8, but of 100 94.3 and 80.8 (bfloat16).
 """
+
+SMALL_SUMS = 8 * 2**20
+"""Bytes that blocks may leave sums of dB and dC in, however small the gradients are: a block walks its channels one by
+one, so that few tokens want many blocks."""
+
+FEW_ROWS = 16
+"""Rows per multiprocessor below which there are blocks enough for a chunk a row."""
 
 WORTH_SWEEPING = 10
 """The time of a forward scan by sweeps, tile_time() times multiprocessors for each row, up to which the same sweeps
@@ -128,6 +140,8 @@ class BackwardOperands(NamedTuple):
         """Whether rows of a batch are quicker as packed sequences, which share chunks."""
         batch, dim, tokens = self.u.shape
         if self.is_packed or not self.has_variables or not 0 < batch * tokens <= MAX_TOKENS:
+            return False
+        if batch * dim < FEW_ROWS * multiprocessors(self.u.device):
             return False
         times = 2 if batch * dim >= MANY_ROWS else 3
         return times * ceil_div(batch * tokens, chunk_tokens()) <= batch * self.chunks
@@ -285,8 +299,12 @@ def plan(o: BackwardOperands) -> Plan:
             return copied.joined(plan(copied.operands))
     batch, dim, _ = o.u.shape
     input_t, kernel = o.input_t, _kernel(o)
-    # Every block leaves sums for all its tokens: never more than du and ddelta take, unless one block is too many.
-    most = dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state)
+    # Every block leaves sums for all its tokens: never more than du and ddelta take, or SMALL_SUMS, unless one block is
+    # too many.
+    most = max(
+        dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state),
+        SMALL_SUMS // max(1, batch * o.chunks * o.groups * _sums_floats(o) * FLOAT32.itemsize),
+    )
     by_channel = isinstance(kernel, SelectiveScanBwd) and kernel.by_channel
     at_once = group_channels(input_t) if by_channel else 1
     resident = kernel.resident if isinstance(kernel, SelectiveScanBwdFewStates) else kernel.constants["kMinBlocks"]
@@ -309,14 +327,14 @@ def plan(o: BackwardOperands) -> Plan:
         elif _needs_states(o):
             states = SelectiveScanBwdStates(input_t, by_channel, not is_variable(o.B), o.shares_chunks)
             resident = states.constants["kFewBlocks" if o.shares_chunks or by_channel else "kBlocks"]
-            own = divide(o, resident, dim // o.groups, at_once)
+            own = divide(o, resident, dim // o.groups, at_once, leaves_sums=False)
             numbers = states.params.pack_numbers(**known | _division_numbers(o, own))
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
         add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
     # Sums over nothing are zeros.
     if batch and o.matrix_rows:
-        matrices = SelectiveScanBwdMatrices(input_t)
-        add(matrices, matrices.config(batch * o.chunks * o.groups * o.matrix_rows))
+        matrices = SelectiveScanBwdMatrices.of(input_t, division.splits)
+        add(matrices, matrices.launch_config(batch * o.chunks * o.groups * o.matrix_rows))
     if dim:
         parameters = SelectiveScanBwdParameters(input_t)
         columns = max(o.d_state, 2 * SelectiveScanBwd.warps)
@@ -339,10 +357,11 @@ def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlappe
     return kernel
 
 
-def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1) -> Division:
+def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1, *, leaves_sums: bool = True) -> Division:
     """The fastest division of each group's channels over at most `most` blocks, by `at_once` that stay together.
 
-    A multiprocessor holds `resident` blocks at once. A block's time is that of its channels and of BLOCK_CHANNELS more.
+    A multiprocessor holds `resident` blocks at once. A block's time is that of its channels and of BLOCK_CHANNELS more,
+    and where blocks leave sums, these are added up behind them.
     """
     batch, dim, _ = o.u.shape
     own = dim // o.groups
@@ -352,11 +371,17 @@ def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1) -> D
         return max(1, ceil_div(ceil_div(own, splits), at_once) * at_once)
 
     def time(splits: int) -> int:
-        return ceil_div(rows * splits, places) * (channels_of(splits) + BLOCK_CHANNELS)
+        walks = ceil_div(rows * splits, places) * (channels_of(splits) + BLOCK_CHANNELS)
+        return walks + SUM_CHANNELS * ((splits - 1) // SUMS_AT_ONCE) * leaves_sums
 
     splits = min(range(1, max(1, min(most, own)) + 1), key=time)
     channels = channels_of(splits)
     return Division(max(1, ceil_div(own, channels)), channels)
+
+
+def _sums_floats(o: BackwardOperands) -> int:
+    """The sums of dB and dC that a block leaves."""
+    return 2 * o.d_state * chunk_tokens()
 
 
 def _blocks(o: BackwardOperands, division: Division) -> int:
@@ -397,7 +422,7 @@ def _scratch(o: BackwardOperands, division: Division) -> Scratch:
         chunks * dim * SelectiveScanBwd.warps * 2,
         0 if is_variable(o.B) else per_state,
         0 if is_variable(o.C) else per_state,
-        chunks * o.groups * division.splits * 2 * o.d_state * chunk_tokens() if has_matrices else 0,
+        chunks * o.groups * division.splits * _sums_floats(o) if has_matrices else 0,
     ):
         # Vectors begin at multiples of four floats.
         begins.append(begins[-1] + ceil_div(size, 4) * 4)

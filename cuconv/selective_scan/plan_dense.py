@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import FLOAT32
@@ -14,15 +15,17 @@ from cuconv.selective_scan.kernels import (
     CUT,
     SHARED,
     TILE_TIMES,
+    TIMED_TOKENS,
     UNUSED,
     SegmentKernel,
     SelectiveScanCarry,
-    SelectiveScanFewStatesFwd,
     SelectiveScanFwd,
+    SelectiveScanShortFwd,
     SelectiveScanTilesFwd,
     TileShape,
     chunk_tokens,
     lanes_for,
+    max_tile_states,
     tile_time,
 )
 from cuconv.selective_scan.plan import (
@@ -44,9 +47,12 @@ FILL = 512
 taken twice."""
 
 WORTH_CUTTING = 2.5
-"""The ratio of FILL to the threads of uncut rows from which on rows are cut: on an H200 cutting in 4 takes 1.9 ms
-instead of 2.6 (1 x 5120 x 16384), in 3 2.8 instead of 2.6 (1 x 8192 x 16384), in 2 0.54 instead of 0.39 (8 x 1536 x
-2048).
+"""The same where each lane owns some of the states: the ratio of FILL to the threads of uncut rows from which on rows
+are cut."""
+
+LAUNCHES_OF_CUT = 3.0
+"""Microseconds that a scan of segments takes longer than its two walks over the tokens: it is three launches. On an
+H200 1 x 256 x 512 takes 25.3 us in segments and 6.8 in one launch, x 2048 26.2 and 20.0, x 8192 44.4 and 72.0.
 """
 
 
@@ -67,15 +73,29 @@ takes 407 us with tokens shared and 770 without, 32 x 1024 x 1024 of 8 states 19
 
 TOKENS_OF_MANY = 128
 
-FEW_STATES_ALONE, FEW_STATES_LEAST = 64, 40
-"""Tokens of a row from which on the kernel of few states is quicker than a lane for each channel: than the one for
-aligned rows, and than the one for any others, of which few rows are always slower. On an H200 64 x 1536 x 32 of one
-state takes 26 us so and 18 with a lane for each channel, x 64 25 and 41; 64 x 3072 x 49, which is not aligned, 63 and
-147, of 4 states 133 and 175, but 64 x 1536 x 1 25 and 7.
+SHORT_ALONE, SHORT_LEAST = 64, 40
+"""Tokens of a row from which on SelectiveScanShortFwd with few states is quicker than a lane for each channel: than one
+for aligned rows, and than one for any others, where there are many rows. On an H200 64 x 1536 x 32 of one state takes
+26 us so and 18 with a lane for each channel, x 64 25 and 41; 64 x 3072 x 49, which is not aligned, 63 and 147, of 4
+states 133 and 175, but 64 x 1536 x 1 25 and 7.
 """
 
-FEW_STATES_FILL = 128
-"""Threads per multiprocessor from which on that kernel has long rows: fewer rows are cut into segments."""
+SHORT_FILL = 128
+"""Threads per multiprocessor from which on it has long rows of few states that are not aligned."""
+
+SHORT_ODD = 2048
+"""Tokens up to which it has few rows that lanes of tiles can share, where these have one state at a time: 1 x 1536 x
+2048 of one state takes 18 us so, and 23 in segments."""
+
+SHORT_TOKENS, SHORT_ROWS = 32, 80
+"""Tokens from which on it has few rows, and their number per multiprocessor, divided by the states of a lane. With 16
+states 1 x 256 x 96 takes 4.0 us so and 10.3 with tiles, 1 x 1536 x 250 13.0 and 36.2 with rows of any alignment, 8 x
+384 x 197 36.4 and 33.1; with 8 states 16 x 384 x 196 24.8 and 27.2.
+"""
+
+SHORT_LONG = 1024
+"""Tokens up to which it has rows of more than four states of which each multiprocessor has four, not aligned: longer
+ones are copied. 1 x 64 x 300 takes 6.2 us so and 12.6 with copies."""
 
 
 class Operands(NamedTuple):
@@ -108,7 +128,7 @@ def plan(o: Operands) -> Plan:
         return Plan()
     shapes = tile_shapes(o.inputs)
     states_only: SegmentKernel | None = None
-    scan: SegmentKernel | None = few_states(o.inputs, shapes)
+    scan: SegmentKernel | None = short_rows(o.inputs, shapes)
     if scan is not None:
         cut = uncut(o.inputs)
     elif not shapes and (copied := alike(o.inputs)):
@@ -181,27 +201,37 @@ def tile_shapes(inputs: Inputs) -> list[TileShape]:
     return shared if shared and inputs.d_state <= most else possible
 
 
-def few_states(inputs: Inputs, shapes: list[TileShape]) -> SelectiveScanFewStatesFwd | None:
-    """The kernel of few states; None where another one is quicker, in one of these shapes if there are any, or where it
+def short_rows(inputs: Inputs, shapes: list[TileShape]) -> SelectiveScanShortFwd | None:
+    """The kernel of short rows; None where another one is quicker, in one of these shapes if there are any, or where it
     cannot be.
     """
     batch, dim, seqlen = inputs.u.shape
     vec = tokens_vector(inputs)
-    if vec is None or inputs.d_state > SelectiveScanFewStatesFwd.STATES[-1] or any(each.group > 1 for each in shapes):
+    if vec is None or inputs.d_state > max_tile_states():
         return None
-    states = next(each for each in SelectiveScanFewStatesFwd.STATES if each >= inputs.d_state)
-    kernel = SelectiveScanFewStatesFwd(input_dtype(inputs), vec, states)
     rows, processors = batch * dim, multiprocessors(inputs.u.device)
-    threads = rows * kernel.group
-    if shapes:
-        is_quick = seqlen >= FEW_STATES_ALONE
+    of = partial(SelectiveScanShortFwd.of, input_dtype(inputs), vec, d_state=inputs.d_state)
+    fitting = [kernel for kernel in map(of, SelectiveScanShortFwd.LANES) if rows * kernel.group <= FILL * processors]
+    # No more than half of a tile is empty.
+    kernel = [of(SelectiveScanShortFwd.LANES[0]), *(each for each in fitting if 4 * each.lanes < seqlen)][-1]
+    has_few_states, shared = kernel.parts == 1, [shape for shape in shapes if shape.group > 1]
+    is_few = seqlen >= SHORT_TOKENS and rows * kernel.states <= SHORT_ROWS * processors
+    if shared and seqlen < TOKENS_OF_MANY:
+        is_quick = is_few
+    elif shared:
+        is_odd = has_few_states and all(shape.at_once == 1 for shape in shared)
+        is_quick = is_odd and kernel.lanes == SelectiveScanShortFwd.LANES[-1] and seqlen <= SHORT_ODD
+    elif not has_few_states:
+        is_quick = is_few and (seqlen < LEAST_COPIED or (seqlen < SHORT_LONG and rows <= 4 * processors))
+    elif shapes:
+        is_quick = seqlen >= SHORT_ALONE
     elif seqlen < LEAST_COPIED:
-        is_quick = seqlen >= FEW_STATES_LEAST or threads <= FILL * processors
+        is_quick = seqlen >= SHORT_LEAST or rows * kernel.group <= FILL * processors
     else:
         # 8 x 1536 x 2047 of one state take 137 us so and 191 with copies, but 1 x 5120 x 2047 106 and 91, and of two
         # states 275 and 195.
         is_copied = (rows <= FEW_ROWS or inputs.d_state > 1) and alike(inputs) is not None
-        is_quick = threads >= FEW_STATES_FILL * processors and not is_copied
+        is_quick = rows * kernel.group >= SHORT_FILL * processors and not is_copied
     return kernel if is_quick else None
 
 
@@ -212,18 +242,28 @@ def uncut(inputs: Inputs) -> Segments:
 
 
 def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
-    """The fewest segments per row, of whole chunks, that fill the GPU; one when its channels fill it."""
+    """The fewest segments per row, of whole chunks, that fill the GPU; one where that is quicker."""
     batch, dim, seqlen = inputs.u.shape
-    chunk, fill = chunk_tokens(), FILL * multiprocessors(inputs.u.device)
-    most, lanes = (shapes[-1].group, CUT.group) if shapes else (lanes_for(inputs.d_state)[0],) * 2
-    threads_per_block = SelectiveScanFwd.threads
+    rows, processors = batch * dim, multiprocessors(inputs.u.device)
+    chunk, threads_per_block = chunk_tokens(), SelectiveScanFwd.threads
+    lanes = CUT.group if shapes else lanes_for(inputs.d_state)[0]
     threads = batch * ceil_div(dim * lanes, threads_per_block) * threads_per_block
-    chunks = max(1, ceil_div(seqlen, chunk))
-    wanted = min(ceil_div(fill, max(1, threads)), seqlen // chunk)
-    if wanted < 2 or (shapes and CUT not in shapes) or WORTH_CUTTING * threads * most > fill * lanes:
+    wanted = min(ceil_div(FILL * processors, max(1, threads)), seqlen // chunk)
+    if wanted < 2:
         return uncut(inputs)
-    tokens = ceil_div(chunks, wanted) * chunk
-    return Segments(ceil_div(seqlen, tokens), tokens)
+    tokens = ceil_div(ceil_div(seqlen, chunk), wanted) * chunk
+    cut = Segments(ceil_div(seqlen, tokens), tokens)
+    if not shapes:
+        return uncut(inputs) if WORTH_CUTTING * threads > FILL * processors else cut
+    if CUT not in shapes:
+        return uncut(inputs)
+    by_channel = tile_axis(inputs, CUT.channels) == CHANNELS
+    whole = min(tile_time(rows, shape, processors, by_channel) for shape in shapes)
+    # As long as a wave for as many rows as it has: so many blocks that waves are never far from whole.
+    wave = CUT.resident * processors * CUT.channels
+    pieces = rows * cut.per_row
+    once = tile_time(min(pieces, wave), CUT, processors, by_channel) * max(pieces / wave, 1)
+    return cut if LAUNCHES_OF_CUT * TIMED_TOKENS + 2 * once * tokens < whole * seqlen else uncut(inputs)
 
 
 def _segment_numbers(o: Operands, cut: Segments) -> dict[str, Any]:

@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(Traits::kThreads)
     selective_scan_bwd_parameters_kernel(const SelectiveScanBwdParametersParams params) {
     const SelectiveScanBwdOperands& p = params.operands;
     const int kind = static_cast<int>(blockIdx.y);
+    wait_for_leader();
     if ((kind == kDB && !p.constant_B) || (kind == kDC && !p.constant_C)) return;
     // dD and ddelta_bias have a part for every warp of a block, two numbers each.
     constexpr int kWarps = ChunkShape<input_t>::kWarps;

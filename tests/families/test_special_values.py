@@ -20,18 +20,19 @@ INPUTS = {"rows": "u", "packed": "u", "updates": "x"}
 
 SCANNED: tuple[tuple[str, Any], ...] = (
     # By a lane for some states, whole and in segments.
-    ("rows", rows.Case(2, 35, 43, without="D z")),
-    ("rows", rows.Case(2, 35, 43)),
+    ("rows", rows.Case(2, 35, 43, without="D z", processors=1)),
+    ("rows", rows.Case(2, 35, 43, processors=1)),
     ("rows", rows.Case(2, 9, 513, constants="B", without="D z chunk_states_out")),
     # With tokens shared among lanes, whole and in segments, and in copies of rows that are not aligned.
     ("rows", rows.Case(2, 9, 513, without="D z chunk_states_out")),
-    ("rows", rows.Case(2, 35, 72, without="D z")),
-    ("rows", rows.Case(2, 35, 72)),
+    ("rows", rows.Case(2, 35, 72, without="D z", processors=1)),
+    ("rows", rows.Case(2, 35, 72, processors=1)),
     ("rows", rows.Case(1, 9, 1024, without="D z chunk_states_out")),
     ("rows", rows.Case(3, 20, 200, without="D z")),
     ("rows", rows.Case(2, 35, 264, without="D z chunk_states_out")),
-    # With few states, of rows that are not aligned.
+    # Of short rows, with all states and with a part.
     ("rows", rows.Case(2, 9, 77, 2, without="D z chunk_states_out")),
+    ("rows", rows.Case(2, 9, 77, without="D z chunk_states_out")),
     # Packed sequences: long ones, short ones and those of few tokens.
     ("packed", packed.Case(35, "16+8+3+13", layout="channels", state_dtype="bfloat16", without="D z")),
     ("packed", packed.Case(35, "16+8+3+29", without="D z")),

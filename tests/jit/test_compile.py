@@ -122,7 +122,7 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
 
 
 SPILLS = {
-    "SelectiveScanFewStatesFwd": 256,
+    "SelectiveScanShortFwd": 384,
     "SelectiveScanTilesFwd": 384,
     "SelectiveScanVarlenFwd": 256,
     "SelectiveScanVarlenTilesFwd": 384,

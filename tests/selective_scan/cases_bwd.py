@@ -118,12 +118,22 @@ UNIT = (
     Case(2, 20, 260, dtype="float16", **ROWS),
     # Short rows as packed sequences: rows that follow each other and copies of others, with states and without, chunks
     # that begin inside rows, one token each; and those that groups of floats with states have no room for.
-    Case(9, 24, 65, matrices="by_state", without=STATES, **ROWS),
-    Case(9, 16, 80, dtype="float16", delta="channel_first", without="dlast_state", matrices="by_state_fused", **ROWS),
-    Case(5, 16, 33, 5),
-    Case(4, 8, 30, dtype="float32", layout="sliced_alike"),
-    Case(3, 8, 1, dtype="float16", without="z D"),
-    Case(4, 16, 7, 5, dtype="float32", **ROWS),
+    Case(9, 24, 65, matrices="by_state", without=STATES, processors=1, **ROWS),
+    Case(
+        9,
+        16,
+        80,
+        dtype="float16",
+        delta="channel_first",
+        without="dlast_state",
+        matrices="by_state_fused",
+        processors=1,
+        **ROWS,
+    ),
+    Case(5, 16, 33, 5, processors=1),
+    Case(4, 8, 30, dtype="float32", layout="sliced_alike", processors=1),
+    Case(3, 8, 1, dtype="float16", without="z D", processors=1),
+    Case(4, 16, 7, 5, dtype="float32", processors=1, **ROWS),
     # States that a lane has all of: every access, last chunks of some tokens, groups, and channels turned to tokens.
     Case(2, 9, 520, 4),
     Case(1, 7, 264, 1, dtype="float16", without="z D"),

@@ -120,6 +120,7 @@ UNIT = (
     Case(2, 70, 48, processors=1),
     Case(1, 3, 1024),
     Case(2, 3, 253, 1, dtype="float32", layout="channel_last", without=NO_STATES),
+    Case(1, 24, 58, dtype="float16", processors=1),
     Case(1, 5, 520, 2, dtype="float16", params="", constants="B", without="D z", softplus=False),
     Case(1, 6, 516, 8, 2, constants="C", params=""),
     Case(1, 20, 600, 20, 4, "float32", constants="BC", without="delta_bias", others="strided"),
@@ -156,13 +157,13 @@ UNIT = (
     # Rows that are not aligned: of every length behind whole vectors but one, several entries and groups, copies of B
     # and C alone; and channels that are no whole vectors.
     Case(2, 3, 513, 4, dtype="float32", layout="sliced_alike"),
-    Case(2, 64, 259, 16, 2, matrices="fused"),
-    Case(1, 3, 262, dtype="float16", without="z " + NO_STATES, layout="offset_by_4"),
+    Case(2, 64, 259, 16, 2, matrices="fused", processors=1),
+    Case(1, 5, 262, dtype="float16", without="z " + NO_STATES, layout="offset_by_4", processors=1),
     Case(1, 3, 1030, 20, without=NO_STATES),
     Case(1, 1, 77),
     Case(2, 20, 260, 4, dtype="float16", **ROWS),
-    # Few states whose lanes share tokens that are not aligned: every access and number of states, rows that end in a
-    # lane and in front of one, blocks beyond the last channel, chunks, groups inside a block.
+    # Short rows whose lanes share tokens that are not aligned: every access, number of lanes and of states, rows that
+    # end in a lane and in front of one, blocks beyond the last channel, chunks, groups inside a block.
     Case(2, 3, 253, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),
     Case(2, 70, 196, 1),
     Case(1, 35, 261, 3, 5, "float16", params="", processors=1),
@@ -170,6 +171,14 @@ UNIT = (
     Case(3, 20, 77, 4, without="chunk_states_out", others="strided"),
     Case(1, 17, 56, 2, dtype="float16", without="z"),
     Case(1, 5, 190, 4, without=NO_STATES),
+    # The same with states divided among warps.
+    Case(2, 35, 43),
+    Case(3, 9, 130, 6, 3, "float16", loud=5),
+    Case(1, 3, 301, 10, dtype="float32", without="D z"),
+    Case(2, 5, 600, 15, without="delta_bias", layout="sliced_alike", processors=3),
+    Case(1, 7, 72, 16, dtype="float32", without=NO_STATES),
+    # One state at a time.
+    Case(1, 3, 520, 1, without="z", processors=1),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # The same where channels are contiguous, and states in B and C: blocks beyond the last channel, and last tiles of
@@ -195,10 +204,10 @@ UNIT = (
     Case(2, 8, 261, 40, dtype="float16", without="D z delta_bias chunk_states_out", **TURNED),
     Case(2, 24, 300, 24, **TURNED, processors=1),
     # What there is to compute, by kernels that are built anyhow.
-    Case(2, 35, 43),
-    Case(2, 35, 43, loud=20),
-    Case(2, 35, 40, without="D z delta_bias", softplus=False),
-    Case(2, 35, 64, loud=20, params="bfloat16"),
+    Case(2, 35, 43, processors=1),
+    Case(2, 35, 43, loud=20, processors=1),
+    Case(2, 35, 40, without="D z delta_bias", softplus=False, processors=1),
+    Case(2, 35, 64, loud=20, params="bfloat16", processors=1),
     Case(2, 35, 7, without="D"),
     Case(2, 35, 0),
     Case(2, 35, 0, without="last_state_out chunk_states_out"),

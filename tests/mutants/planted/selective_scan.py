@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 from tests.mutants.planted.ids import SCAN_BWD_FLOAT, SWEEPS_KEPT
 
-_SCAN = "selective_scan_fn-2-35-43"
+_SCAN = "selective_scan_fn-2-35-43-processors_1"
 _SCAN_SEGMENTS = "selective_scan_fn-1-6-516-d_state_8-groups_2-params_-constants_C"
 _TILES = "selective_scan_fn-3-20-200"
 _TILES_ALONE = "selective_scan_fn-2-70-48-processors_1"
@@ -25,9 +25,10 @@ _OTHERWISE_VECTORS = "selective_scan_fn-2-40-264-delta_channel_last-matrices_by_
 _OTHERWISE_BWD = "selective_scan_bwd-2-24-265-layout_channel_last-delta_channel_first-matrices_by_state"
 _OTHERWISE_BWD_SLICED = "selective_scan_bwd-1-16-259-layout_channel_last-delta_sliced_alike-matrices_by_state"
 _UNALIGNED_FIRST = (
-    "selective_scan_fn-1-3-262-dtype_float16-without_z_initial_state_last_state_out_chunk_states_out-layout_offset_by_4"
+    "selective_scan_fn-1-5-262-dtype_float16-without_z_initial_state_last_state_out_chunk_states_out-layout_offset_by_4"
+    "-processors_1"
 )
-_UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused"
+_UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused-processors_1"
 _FEW_STATES = "selective_scan_fn-1-35-261-d_state_3-groups_5-dtype_float16-params_-processors_1"
 _FEW_STATES_SHORT = "selective_scan_fn-3-20-77-d_state_4-without_chunk_states_out-others_strided"
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
@@ -39,7 +40,7 @@ MUTANTS = (
         "selective_scan/scan.cuh",
         "own_dt[i] = p.delta_softplus ? softplus(v) : v;",
         "own_dt[i] = p.delta_softplus && v > -4.0f ? softplus(v) : v;",
-        ("selective_scan_fn-2-35-43-loud_20",),
+        ("selective_scan_fn-2-35-43-loud_20-processors_1",),
     ),
     Mutant(
         "A plain scan's edge advances states by tokens outside.",
@@ -194,7 +195,7 @@ MUTANTS = (
         "selective_scan/scan_tiles.cuh",
         "t >= tokens.behind)) own_dt[t] = 0.0f;",
         "t > tokens.behind)) own_dt[t] = 0.0f;",
-        (_TILES_PARTS, "selective_scan_fn-2-35-43", _TILES),
+        (_TILES_PARTS, _SCAN, _TILES),
     ),
     Mutant(
         "A sweep's steps are read before all lanes have stored them.",
@@ -431,51 +432,51 @@ MUTANTS = (
     ),
     Mutant(
         "Few states go on through what lies behind the last token.",
-        "selective_scan/selective_scan_few_states_fwd.cu",
+        "selective_scan/selective_scan_short_fwd.cu",
         "if (t >= live) dt[t] = 0.0f;",
         "",
         (_FEW_STATES, _FEW_STATES_SHORT),
     ),
     Mutant(
         "Few states before a chunk are those before its second tile.",
-        "selective_scan/selective_scan_few_states_fwd.cu",
+        "selective_scan/selective_scan_short_fwd.cu",
         "tile % Segment::kChunk == 0",
         "tile % Segment::kChunk == kTile",
         (_FEW_STATES,),
     ),
     Mutant(
         "Lanes with few states beyond the last channel read there.",
-        "selective_scan/selective_scan_few_states_fwd.cu",
-        "channel = min(number, p.dim - 1)",
-        "channel = number",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "return min(segment.first_channel + local, p.dim - 1);",
+        "return segment.first_channel + local;",
         (_FEW_STATES,),
     ),
     Mutant(
         "Channels with few states have B and C of the group of their block's first one.",
-        "selective_scan/selective_scan_few_states_fwd.cu",
+        "selective_scan/selective_scan_short_fwd.cu",
         "divide(static_cast<unsigned>(channel), p.group_dim)",
         "divide(static_cast<unsigned>(segment.first_channel), p.group_dim)",
         (_FEW_STATES,),
     ),
     Mutant(
         "Few states are followed by one that is not there.",
-        "selective_scan/selective_scan_few_states_fwd.cu",
-        "if (n + s >= p.d_state) continue;",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "                if (n >= p.d_state) continue;\n",
         "",
         (_FEW_STATES,),
     ),
     Mutant(
         "Tiles with few states have the gate of the tile before.",
-        "selective_scan/selective_scan_few_states_fwd.cu",
-        "next_z.load_front(z + next, live - kTile)",
-        "next_z.load_front(z + tile, live)",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "next_z.load_front(z + tile, p.seqlen - tile - first_finished);",
+        "next_z.load_front(z, p.seqlen - first_finished);",
         (_FEW_STATES_SHORT,),
     ),
     Mutant(
         "The next tile of few states begins with its first lane's state.",
-        "selective_scan/selective_scan_few_states_fwd.cu",
-        "from_group_lane<kLanes>(h[s], kLanes - 1)",
-        "from_group_lane<kLanes>(h[s], 0)",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "state[from + s] = from_group_lane<kLanes>(h[s], kLanes - 1)",
+        "state[from + s] = from_group_lane<kLanes>(h[s], 0)",
         (_FEW_STATES_SHORT,),
     ),
 )
