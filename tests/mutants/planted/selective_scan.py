@@ -30,6 +30,7 @@ _UNALIGNED_FIRST = (
 )
 _UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused-processors_1"
 _FEW_STATES = "selective_scan_fn-1-35-261-d_state_3-groups_5-dtype_float16-params_-processors_1"
+_SHORT_PARTS = "selective_scan_fn-2-35-43"
 _FEW_STATES_SHORT = "selective_scan_fn-3-20-77-d_state_4-without_chunk_states_out-others_strided"
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
 _WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
@@ -186,7 +187,7 @@ MUTANTS = (
         (
             (
                 "families/test_special_values.py::test_infinities_and_nan_are_those_of_the_formula"
-                "[unit-emulated-input-rows-2-35-72-without_D_z]"
+                "[unit-emulated-input-rows-2-35-72-without_D_z-processors_1]"
             ),
         ),
     ),
@@ -431,7 +432,7 @@ MUTANTS = (
         (_UNALIGNED,),
     ),
     Mutant(
-        "Few states go on through what lies behind the last token.",
+        "Short rows of few states go on through what lies behind the last token.",
         "selective_scan/selective_scan_short_fwd.cu",
         "if (t >= live) dt[t] = 0.0f;",
         "",
@@ -470,7 +471,28 @@ MUTANTS = (
         "selective_scan/selective_scan_short_fwd.cu",
         "next_z.load_front(z + tile, p.seqlen - tile - first_finished);",
         "next_z.load_front(z, p.seqlen - first_finished);",
-        (_FEW_STATES_SHORT,),
+        (_FEW_STATES,),
+    ),
+    Mutant(
+        "The results of a short row leave out the last part of its states.",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "for (int i = 1; i < kParts; ++i)",
+        "for (int i = 1; i < kParts - 1; ++i)",
+        (_SHORT_PARTS,),
+    ),
+    Mutant(
+        "A short row's parts are read before all warps have left theirs.",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "            __syncthreads();\n",
+        "",
+        (_SHORT_PARTS,),
+    ),
+    Mutant(
+        "A thread finishes tokens of its own lane's channel, whatever it is that it has parts of.",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "shown_channel = channel_of(finished / kTile)",
+        "shown_channel = channel_of(among / kLanes)",
+        (_SHORT_PARTS,),
     ),
     Mutant(
         "The next tile of few states begins with its first lane's state.",

@@ -24,7 +24,7 @@ _PACKED_APART = (
 )
 _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without_initial_state_dlast_state_D"
 
-_SHORT_ROWS = "selective_scan_bwd-5-16-33-d_state_5"
+_SHORT_ROWS = "selective_scan_bwd-5-16-33-d_state_5-processors_1"
 
 _FEW_STATES = "selective_scan_bwd-2-9-520-d_state_4"
 _FEW_STATES_ODD = "selective_scan_bwd-1-6-259-d_state_3-without_initial_state_chunk_states"
@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "The gradients of B and C leave out the last split.",
         "selective_scan/selective_scan_bwd_matrices.cu",
-        "if (from + i < splits) sum += part[i];",
-        "if (from + i < splits - 1) sum += part[i];",
+        "end = min(begin + each, splits);",
+        "end = min(begin + each, splits - 1);",
         (SCAN_BWD_FLOAT,),
     ),
     Mutant(

@@ -69,6 +69,15 @@ MUTANTS = (
         "selective_scan/scan.cuh",
         "static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1]",
         "static_cast<Pointee*>(base) + static_cast<int>(batch * stride[0]) + channel * stride[1]",
+        (
+            "families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-24-43-processors_1-u_delta_out]",
+        ),
+    ),
+    Mutant(
+        "A short row is found in 32 bits.",
+        "selective_scan/selective_scan_short_fwd.cu",
+        "return batch * stride[0] + number * stride[1]; };",
+        "return static_cast<int>(batch * stride[0]) + number * stride[1]; };",
         ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-3-43-u_delta_out]",),
     ),
     Mutant(
@@ -76,7 +85,7 @@ MUTANTS = (
         "selective_scan/tile_block.cuh",
         "static_cast<const T*>(base) + batch * stride[0] + group * stride[1];",
         "static_cast<const T*>(base) + static_cast<int>(batch * stride[0]) + group * stride[1];",
-        ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-35-72-B_C]",),
+        ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-35-72-processors_1-B_C]",),
     ),
     Mutant(
         "A scan finds its sequence's slot in 32 bits.",
