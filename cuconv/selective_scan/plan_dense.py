@@ -248,10 +248,11 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
     chunk, threads_per_block = chunk_tokens(), SelectiveScanFwd.threads
     lanes = CUT.group if shapes else lanes_for(inputs.d_state)[0]
     threads = batch * ceil_div(dim * lanes, threads_per_block) * threads_per_block
-    wanted = min(ceil_div(FILL * processors, max(1, threads)), seqlen // chunk)
-    if wanted < 2:
+    chunks, whole_chunks = ceil_div(seqlen, chunk), seqlen // chunk
+    wanted = min(ceil_div(FILL * processors, max(1, threads)), chunks if shapes else whole_chunks)
+    if min(wanted, whole_chunks) < 2:
         return uncut(inputs)
-    tokens = ceil_div(ceil_div(seqlen, chunk), wanted) * chunk
+    tokens = ceil_div(chunks, wanted) * chunk
     cut = Segments(ceil_div(seqlen, tokens), tokens)
     if not shapes:
         return uncut(inputs) if WORTH_CUTTING * threads > FILL * processors else cut

@@ -27,7 +27,7 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("rows", rows.Case(2, 9, 513, without="D z chunk_states_out")),
     ("rows", rows.Case(2, 35, 72, without="D z", processors=1)),
     ("rows", rows.Case(2, 35, 72, processors=1)),
-    ("rows", rows.Case(1, 9, 1024, without="D z chunk_states_out")),
+    ("rows", rows.Case(1, 3, 3072, without="D z chunk_states_out")),
     ("rows", rows.Case(3, 20, 200, without="D z")),
     ("rows", rows.Case(2, 35, 264, without="D z chunk_states_out")),
     # Of short rows, with all states and with a part.
@@ -41,7 +41,7 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("updates", updates.Case(9, 0, 9, 16, dtype="float32", without="all", slots=None)),
     ("updates", updates.Case(9, 4, 8, 128, 2, without="z", **updates.PER_HEAD)),
 )
-JOINED = ("2-9-513-without", "1-9-1024", "3-20-200", "2-35-264", "2-9-77", "16+8+3+29", "340+16+20")
+JOINED = ("2-9-513-without", "1-3-3072", "3-20-200", "2-35-264", "2-9-77", "16+8+3+29", "340+16+20")
 """Cases in which lanes join the states of their tokens: there an infinite state may become NaN."""
 
 CASES = [pytest.param(name, case, id=f"{name}-{case.id}") for name, case in SCANNED]

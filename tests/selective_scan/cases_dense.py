@@ -118,7 +118,7 @@ UNIT = (
     # Every number of lanes and of states a lane, and every access, of whole rows and of segments: the last one whole,
     # of one token, and of more than one chunk.
     Case(2, 70, 48, processors=1),
-    Case(1, 3, 1024),
+    Case(1, 3, 3072),
     Case(2, 3, 253, 1, dtype="float32", layout="channel_last", without=NO_STATES),
     Case(1, 24, 58, dtype="float16", processors=1),
     Case(1, 5, 520, 2, dtype="float16", params="", constants="B", without="D z", softplus=False),
@@ -128,12 +128,13 @@ UNIT = (
     Case(1, 2, 520, 256, layout="backward_seq", matrices="backward"),
     Case(1, 3, 1032, 26),
     # The same for kernels with lanes that share tokens.
-    Case(1, 3, 1024, 12, dtype="float32"),
+    Case(1, 3, 2560, 12, dtype="float32"),
     Case(1, 3, 768, 5, dtype="float16"),
     Case(5, 32, 192, 3, 2),
     Case(3, 20, 200, 6),
     Case(3, 20, 200),
     Case(2, 3, 513, without=NO_STATES),
+    Case(1, 2, 2823, without="chunk_states_out"),
     # The same for lanes that walk all tokens, as with more channels: in each number of parts, blocks beyond the last
     # channel, and one token of a last tile and of a last sweep.
     Case(1, 200, 152, processors=1),
@@ -183,14 +184,14 @@ UNIT = (
     Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
     # The same where channels are contiguous, and states in B and C: blocks beyond the last channel, and last tiles of
     # some tokens.
-    Case(1, 24, 1032, **TURNED),
+    Case(1, 24, 2824, **TURNED),
     Case(2, 40, 530, 8, dtype="float16", without="D z delta_bias chunk_states_out", **TURNED),
     Case(5, 32, 192, 8, 2, **TURNED),
     Case(3, 40, 70, **TURNED),
     Case(2, 136, 43, processors=1, **TURNED),
     Case(3, 24, 200, **TURNED),
     Case(1, 8, 300, 4, dtype="float32", layout="last_sliced_dim", matrices="by_state_fused"),
-    Case(1, 12, 530, 12, dtype="float32", **TURNED),
+    Case(1, 12, 2824, 12, dtype="float32", **TURNED),
     Case(2, 24, 300, without=NO_STATES, **TURNED),
     # Whole tiles in a row; and fewer states in them than there are rows of the next one to be copied meanwhile.
     Case(1, 4, 776, without=NO_STATES, processors=1),

@@ -13,9 +13,9 @@ _SWEEPS = "selective_scan_fn-3-40-264-processors_1"
 _SWEEPS_TURNED = "selective_scan_fn-2-72-265-layout_channel_last-matrices_by_state-processors_1"
 _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
-_TILES_SEGMENTS = "selective_scan_fn-1-3-1024-d_state_12-dtype_float32"
+_TILES_SEGMENTS = "selective_scan_fn-1-3-2560-d_state_12-dtype_float32"
 _TURNED = "selective_scan_fn-3-40-70-layout_channel_last-matrices_by_state"
-_TURNED_SEGMENTS = "selective_scan_fn-1-24-1032-layout_channel_last-matrices_by_state"
+_TURNED_SEGMENTS = "selective_scan_fn-1-24-2824-layout_channel_last-matrices_by_state"
 _ROWS_BETWEEN = (
     "selective_scan_fn-1-8-779-d_state_8-without_initial_state_last_state_out_chunk_states_out-layout_channel_last"
     "-matrices_by_state-processors_1"
@@ -281,7 +281,7 @@ MUTANTS = (
         "selective_scan/tile_matrices.cuh",
         "if (n < d_state && token >= begin && token < end) {",
         "if (token >= begin && token < end) {",
-        ("selective_scan_fn-1-12-530-d_state_12-dtype_float32-layout_channel_last-matrices_by_state",),
+        ("selective_scan_fn-1-12-2824-d_state_12-dtype_float32-layout_channel_last-matrices_by_state",),
     ),
     Mutant(
         "Rows of the next tile that the states leave no time for are not copied.",
