@@ -201,7 +201,7 @@ class SelectiveScanBwdMatrices(Kernel):
     @classmethod
     def of(cls, input_t: DType, splits: int) -> SelectiveScanBwdMatrices:
         """The kernel for this many blocks' parts."""
-        return cls(input_t) if splits <= MANY_SPLITS else cls(input_t, shares=4, ahead=16)
+        return cls(input_t) if splits <= MANY_SPLITS else cls(input_t, shares=16, ahead=16)
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdMatrices]:

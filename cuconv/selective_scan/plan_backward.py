@@ -33,10 +33,8 @@ COUNTERS = 4
 BLOCK_CHANNELS = 6
 """What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
 
-SUM_CHANNELS, SUMS_AT_ONCE = 2, 64
-"""The same of one round more in which the sums that blocks have left are loaded, this many at once: 1 x 256 x 96 takes
-24 us with 128 blocks and 28 with 256.
-"""
+SUM_CHANNELS, SUMS_AT_ONCE = 2, 256
+"""The same of one round more in which the sums that blocks have left are loaded, this many at once."""
 
 LONG = 512
 """Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are accessed one by
