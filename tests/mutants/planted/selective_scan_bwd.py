@@ -24,6 +24,7 @@ _PACKED_APART = (
 )
 _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without_initial_state_dlast_state_D"
 
+_MANY_SPLITS = "selective_scan_bwd-1-70-300-dtype_float32-without_chunk_states"
 _SHORT_ROWS = "selective_scan_bwd-5-16-33-d_state_5-processors_1"
 
 _FEW_STATES = "selective_scan_bwd-2-9-520-d_state_4"
@@ -392,6 +393,13 @@ MUTANTS = (
         "starts[number] = number * p.row_tokens;",
         "starts[number] = number % p.sequences * p.row_tokens;",
         (_SHORT_ROWS,),
+    ),
+    Mutant(
+        "The sums of many blocks leave out half of the shares.",
+        "selective_scan/selective_scan_bwd_matrices.cu",
+        "for (int i = 1; i < kShares; ++i)",
+        "for (int i = 1; i < kShares / 2; ++i)",
+        (_MANY_SPLITS,),
     ),
     Mutant(
         "Short rows begin where the ones behind them do.",
