@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import FLOAT32
@@ -20,35 +19,31 @@ from cuconv.selective_scan.kernels import (
     SegmentKernel,
     SelectiveScanCarry,
     SelectiveScanFwd,
-    SelectiveScanShortFwd,
     SelectiveScanTilesFwd,
     TileShape,
     chunk_tokens,
     lanes_for,
-    max_tile_states,
     tile_time,
 )
 from cuconv.selective_scan.plan import (
     CHANNELS,
+    FILL,
     TOKENS,
     input_dtype,
     is_float32,
     matrix_vector,
     numbers,
     tile_axis,
-    tokens_vector,
     vector,
     wide_shape,
 )
-from cuconv.selective_scan.plan_turned import FEW_ROWS, LEAST_COPIED, Turned, turned_inputs
-
-FILL = 512
-"""Threads per multiprocessor that keep an H200 busy. With far fewer, rows are cut into segments: every exponential is
-taken twice."""
+from cuconv.selective_scan.plan_short import TOKENS_OF_MANY, short_rows
+from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
 WORTH_CUTTING = 2.5
-"""The same where each lane owns some of the states: the ratio of FILL to the threads of uncut rows from which on rows
-are cut."""
+"""Where each lane owns some of the states, the ratio of FILL to the threads of uncut rows from which on rows are cut:
+then every exponential is taken twice.
+"""
 
 LAUNCHES_OF_CUT = 3.0
 """Microseconds that a scan of segments takes longer than its two walks over the tokens: it is three launches. On an
@@ -70,32 +65,6 @@ or more and in shorter ones: with few states such a lane waits for its tokens. O
 takes 407 us with tokens shared and 770 without, 32 x 1024 x 1024 of 8 states 191 and 228, but 64 x 3072 x 96 of 8
 169 and 113; 64 x 1536 x 64 of 4 states 36 and 47.
 """
-
-TOKENS_OF_MANY = 128
-
-SHORT_ALONE, SHORT_LEAST = 64, 40
-"""Tokens of a row from which on SelectiveScanShortFwd with few states is quicker than a lane for each channel: than one
-for aligned rows, and than one for any others, where there are many rows. On an H200 64 x 1536 x 32 of one state takes
-26 us so and 18 with a lane for each channel, x 64 25 and 41; 64 x 3072 x 49, which is not aligned, 63 and 147, of 4
-states 133 and 175, but 64 x 1536 x 1 25 and 7.
-"""
-
-SHORT_FILL = 128
-"""Threads per multiprocessor from which on it has long rows of few states that are not aligned."""
-
-SHORT_ODD = 2048
-"""Tokens up to which it has few rows that lanes of tiles can share, where these have one state at a time: 1 x 1536 x
-2048 of one state takes 18 us so, and 23 in segments."""
-
-SHORT_TOKENS, SHORT_ROWS = 32, 80
-"""Tokens from which on it has few rows, and their number per multiprocessor, divided by the states of a lane. With 16
-states 1 x 256 x 96 takes 4.0 us so and 10.3 with tiles, 1 x 1536 x 250 13.0 and 36.2 with rows of any alignment, 8 x
-384 x 197 36.4 and 33.1; with 8 states 16 x 384 x 196 24.8 and 27.2.
-"""
-
-SHORT_LONG = 1024
-"""Tokens up to which it has rows of more than four states of which each multiprocessor has four, not aligned: longer
-ones are copied. 1 x 64 x 300 takes 6.2 us so and 12.6 with copies."""
 
 
 class Operands(NamedTuple):
@@ -128,10 +97,11 @@ def plan(o: Operands) -> Plan:
         return Plan()
     shapes = tile_shapes(o.inputs)
     states_only: SegmentKernel | None = None
-    scan: SegmentKernel | None = short_rows(o.inputs, shapes)
+    copied = None if shapes else alike(o.inputs)
+    scan: SegmentKernel | None = short_rows(o.inputs, shapes, has_copies=copied is not None)
     if scan is not None:
         cut = uncut(o.inputs)
-    elif not shapes and (copied := alike(o.inputs)):
+    elif copied is not None:
         return copied.joined(plan(o._replace(inputs=copied.operands)))
     else:
         cut = segments(o.inputs, shapes)
@@ -199,40 +169,6 @@ def tile_shapes(inputs: Inputs) -> list[TileShape]:
     shared = [shape for shape in possible if shape.group > 1]
     most = SHARED_STATES if seqlen >= TOKENS_OF_MANY else SHARED_STATES_SHORT
     return shared if shared and inputs.d_state <= most else possible
-
-
-def short_rows(inputs: Inputs, shapes: list[TileShape]) -> SelectiveScanShortFwd | None:
-    """The kernel of short rows; None where another one is quicker, in one of these shapes if there are any, or where it
-    cannot be.
-    """
-    batch, dim, seqlen = inputs.u.shape
-    vec = tokens_vector(inputs)
-    if vec is None or inputs.d_state > max_tile_states():
-        return None
-    rows, processors = batch * dim, multiprocessors(inputs.u.device)
-    of = partial(SelectiveScanShortFwd.of, input_dtype(inputs), vec, d_state=inputs.d_state)
-    fitting = [kernel for kernel in map(of, SelectiveScanShortFwd.LANES) if rows * kernel.group <= FILL * processors]
-    # No more than half of a tile is empty.
-    kernel = [of(SelectiveScanShortFwd.LANES[0]), *(each for each in fitting if 4 * each.lanes < seqlen)][-1]
-    has_few_states, shared = kernel.parts == 1, [shape for shape in shapes if shape.group > 1]
-    is_few = seqlen >= SHORT_TOKENS and rows * kernel.states <= SHORT_ROWS * processors
-    if shared and seqlen < TOKENS_OF_MANY:
-        is_quick = is_few
-    elif shared:
-        is_odd = has_few_states and all(shape.at_once == 1 for shape in shared)
-        is_quick = is_odd and kernel.lanes == SelectiveScanShortFwd.LANES[-1] and seqlen <= SHORT_ODD
-    elif not has_few_states:
-        is_quick = is_few and (seqlen < LEAST_COPIED or (seqlen < SHORT_LONG and rows <= 4 * processors))
-    elif shapes:
-        is_quick = seqlen >= SHORT_ALONE
-    elif seqlen < LEAST_COPIED:
-        is_quick = seqlen >= SHORT_LEAST or rows * kernel.group <= FILL * processors
-    else:
-        # 8 x 1536 x 2047 of one state take 137 us so and 191 with copies, but 1 x 5120 x 2047 106 and 91, and of two
-        # states 275 and 195.
-        is_copied = (rows <= FEW_ROWS or inputs.d_state > 1) and alike(inputs) is not None
-        is_quick = rows * kernel.group >= SHORT_FILL * processors and not is_copied
-    return kernel if is_quick else None
 
 
 def uncut(inputs: Inputs) -> Segments:

@@ -39,10 +39,10 @@ from cuconv.selective_scan.plan_dense import (
     alike,
     plan,
     segments,
-    short_rows,
     tile_shapes,
     uncut,
 )
+from cuconv.selective_scan.plan_short import short_rows
 from cuconv.selective_scan.plan_varlen import Operands as PackedOperands
 from cuconv.selective_scan.plan_varlen import plan as plan_packed
 from tests.cases import numbers_of
@@ -76,14 +76,17 @@ def operands(shape: tuple[int, int, int], d_state: int, *more: Any, **lies: Any)
 def aligned(o: Operands) -> Operands:
     """The call that a plan has left when it has copied arrays that are not aligned."""
     shapes = tile_shapes(o.inputs)
-    copied = None if shapes or short_rows(o.inputs, shapes) else alike(o.inputs)
-    return o._replace(inputs=copied.operands) if copied else o
+    copied = None if shapes else alike(o.inputs)
+    stays = copied is None or short_rows(o.inputs, shapes, has_copies=True)
+    return o if stays or copied is None else o._replace(inputs=copied.operands)
 
 
 def planned_segments(o: Operands) -> Segments:
     """The segments that a plan has, where it copies nothing."""
     shapes = tile_shapes(o.inputs)
-    return uncut(o.inputs) if short_rows(o.inputs, shapes) else segments(o.inputs, shapes)
+    has_copies = not shapes and alike(o.inputs) is not None
+    is_short = short_rows(o.inputs, shapes, has_copies=has_copies)
+    return uncut(o.inputs) if is_short else segments(o.inputs, shapes)
 
 
 def test_lanes_have_every_state() -> None:
