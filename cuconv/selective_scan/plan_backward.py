@@ -33,8 +33,9 @@ COUNTERS = 4
 BLOCK_CHANNELS = 6
 """What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
 
-SUM_CHANNELS, SUMS_AT_ONCE = 2, 256
-"""The same of one round more in which the sums that blocks have left are loaded, this many at once."""
+SUM_CHANNELS, FEW_SUMS = 2, 64
+"""The same of each round but the first one in which the parts of sums that blocks have left are loaded, this many or as
+many as threads load at once."""
 
 LONG = 512
 """Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are accessed one by
@@ -241,6 +242,11 @@ class BackwardOperands(NamedTuple):
         return self.d_state * (is_variable(self.B) + is_variable(self.C))
 
     @property
+    def rows_of_sums(self) -> int:
+        """The same of all chunks."""
+        return self.u.shape[0] * self.chunks * self.groups * self.matrix_rows
+
+    @property
     def chunks(self) -> int:
         """Places for chunks in a row. Packed sequences that share none have one place more each, and so has the padding
         at both ends: which of them are used only the device knows."""
@@ -331,8 +337,8 @@ def plan(o: BackwardOperands) -> Plan:
         add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
     # Sums over nothing are zeros.
     if batch and o.matrix_rows:
-        matrices = SelectiveScanBwdMatrices.of(input_t, division.splits)
-        add(matrices, matrices.launch_config(batch * o.chunks * o.groups * o.matrix_rows))
+        matrices = SelectiveScanBwdMatrices.of(input_t, o.rows_of_sums, division.splits)
+        add(matrices, matrices.launch_config(o.rows_of_sums))
     if dim:
         parameters = SelectiveScanBwdParameters(input_t)
         columns = max(o.d_state, 2 * SelectiveScanBwd.warps)
@@ -364,13 +370,14 @@ def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1, *, l
     batch, dim, _ = o.u.shape
     own = dim // o.groups
     rows, places = batch * o.likely_chunks * o.groups, multiprocessors(o.u.device) * resident
+    added = max(FEW_SUMS, SelectiveScanBwdMatrices.of(o.input_t, o.rows_of_sums, own).at_once)
 
     def channels_of(splits: int) -> int:
         return max(1, ceil_div(ceil_div(own, splits), at_once) * at_once)
 
     def time(splits: int) -> int:
         walks = ceil_div(rows * splits, places) * (channels_of(splits) + BLOCK_CHANNELS)
-        return walks + SUM_CHANNELS * ((splits - 1) // SUMS_AT_ONCE) * leaves_sums
+        return walks + SUM_CHANNELS * ((splits - 1) // added) * leaves_sums
 
     splits = min(range(1, max(1, min(most, own)) + 1), key=time)
     channels = channels_of(splits)

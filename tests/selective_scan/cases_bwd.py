@@ -134,6 +134,8 @@ UNIT = (
     Case(4, 8, 30, dtype="float32", layout="sliced_alike", processors=1),
     Case(3, 8, 1, dtype="float16", without="z D", processors=1),
     Case(4, 16, 7, 5, dtype="float32", processors=1, **ROWS),
+    # A channel a block, and several threads for each of their sums.
+    Case(1, 40, 40, 5, dtype="float16"),
     # States that a lane has all of: every access, last chunks of some tokens, groups, and channels turned to tokens.
     Case(2, 9, 520, 4),
     Case(1, 7, 264, 1, dtype="float16", without="z D"),
