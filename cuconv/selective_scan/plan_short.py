@@ -26,7 +26,7 @@ SHORT_FILL = 128
 
 SHORT_ODD = 2048
 """Tokens up to which it has few rows that lanes of tiles can share, where these have one state at a time: 1 x 1536 x
-2048 of one state takes 18 us so, and 23 in segments."""
+2048 of one state takes 15 us so, and 23 in segments."""
 
 SHORT_TOKENS, SHORT_ROWS = 32, 80
 """Tokens from which on it has few rows, and their number per multiprocessor, divided by the states of a lane. With 16
