@@ -26,6 +26,8 @@ class Case(OfRows):
     """One call."""
 
     FUNCTION = "selective_scan_bwd"
+    # With more, blocks of such small calls have one channel each.
+    PROCESSORS = 1
     OUTPUTS = ("du", "ddelta", "dA", "dB", "dC", "dD", "dz", "ddelta_bias", "dinitial_state")
 
     dout: str = "dense"
@@ -70,7 +72,7 @@ UNIT = (
     # Rows of pairs, of single tokens and of any strides; one chunk and several, the last one of any length.
     Case(1, 5, 600),
     Case(2, 3, 514, without="chunk_states"),
-    Case(1, 70, 300, dtype="float32", without="chunk_states"),
+    Case(1, 70, 300, dtype="float32", without="chunk_states", processors=132),
     Case(2, 3, 513, 5, dtype="float16", without=STATES),
     Case(1, 4, 257, dtype="float32", layout="sliced_alike", dout="expanded"),
     Case(1, 3, 520, 2, dtype="float32", groups=3),
@@ -135,7 +137,7 @@ UNIT = (
     Case(3, 8, 1, dtype="float16", without="z D", processors=1),
     Case(4, 16, 7, 5, dtype="float32", processors=1, **ROWS),
     # A channel a block, and several threads for each of their sums.
-    Case(1, 40, 40, 5, dtype="float16"),
+    Case(1, 40, 40, 5, dtype="float16", processors=132),
     # States that a lane has all of: every access, last chunks of some tokens, groups, and channels turned to tokens.
     Case(2, 9, 520, 4),
     Case(1, 7, 264, 1, dtype="float16", without="z D"),
@@ -167,7 +169,7 @@ UNIT = (
     Case(2, 3, 0),
     Case(0, 3, 16),
     Case(2, 0, 16),
-    Case(1, 3, 1016, loud=5, dout="sliced"),
+    Case(1, 3, 1016, loud=5, dout="sliced", processors=132),
     Case(1, 3, 300, dout="backward", layout="mixed_to_first"),
 )
 

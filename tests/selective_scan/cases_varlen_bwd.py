@@ -24,6 +24,8 @@ class Case(OfStates):
     """One call."""
 
     FUNCTION = "selective_scan_varlen_bwd"
+    # With more, blocks of such small calls have one channel each.
+    PROCESSORS = 1
     OUTPUTS = cases_bwd.Case.OUTPUTS
 
     dim: int
@@ -41,6 +43,7 @@ class Case(OfStates):
     others: str = "dense"  # how A, D, delta_bias, states and query_start_loc lie
     index: str = "int32"
     loud: float = 1.0  # factor on delta and z
+    processors: int = 0
 
     def placements(self) -> dict[str, Placement]:
         b, others = batch(self.batch), PARAMETERS[self.others]
@@ -95,7 +98,7 @@ UNIT = (
     Case(24, "off1+257+0+40", 20, matrices="by_state", **CHANNELS),
     Case(16, "off3+90+0+260+7+off2", delta="tokens", matrices="by_state", **CHANNELS),
     Case(3, "all600", 5),
-    Case(70, "100+290", dtype="float32"),
+    Case(70, "100+290", dtype="float32", processors=132),
     Case(3, "256+512+1", 33, 3, "float32", matrices="backward", others="backward", layout="tokens_backward"),
     Case(4, "260+40x1", 20, 2, matrices="transposed", others="strided", index="int64"),
     Case(3, "40+9x1", without="D z delta_bias", softplus=False, layout="tokens_offset_by_1"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import cuconv
 from cuconv.runtime.dtypes import BY_NAME, FLOAT32, DType
@@ -34,11 +34,13 @@ class OfStates(cases.Case):
     matrices: str
     others: str
     loud: float
+    PROCESSORS: ClassVar[int] = 0
     processors: int = 0
-    """Multiprocessors that plans count with, if any."""
+    """Multiprocessors that plans count with, PROCESSORS when 0; those of the GPU where both are."""
 
     def running(self) -> AbstractContextManager[Any]:
-        return counting(self.processors) if self.processors else super().running()
+        processors = self.processors or self.PROCESSORS
+        return counting(processors) if processors else super().running()
 
     @property
     def input_t(self) -> DType:

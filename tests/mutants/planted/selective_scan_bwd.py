@@ -24,7 +24,7 @@ _PACKED_APART = (
 )
 _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without_initial_state_dlast_state_D"
 
-_MANY_SPLITS = "selective_scan_bwd-1-70-300-dtype_float32-without_chunk_states"
+_MANY_SPLITS = "selective_scan_bwd-1-70-300-dtype_float32-without_chunk_states-processors_132"
 _SHORT_ROWS = "selective_scan_bwd-5-16-33-d_state_5-processors_1"
 
 _FEW_STATES = "selective_scan_bwd-2-9-520-d_state_4"
