@@ -185,12 +185,13 @@ class SelectiveScanBwdSweeps(SegmentKernel):
 
 
 MANY_SPLITS = 24
-"""Parts of a sum up to which a thread loads all of them."""
+"""Blocks a group up to which one thread adds up what all of them have left for a token."""
 
 SHARED_SUMS = {16: 16, 128: 4}
-"""How many threads share a sum of more parts, by the most rows of sums: blocks of few tokens of many rows are slower.
-On an H200 the gradients of 4 x 256 x 96 of one state take 14.1 us with 16 threads and 16.7 with 4, of 16 states 1 x 256
-x 96 25.7 and 22.4; with contiguous channels 64 x 1536 x 32 175 with 16 and 165 with one.
+"""Threads that share the sum for a token where there are more blocks, by the rows of dB and dC up to which they are
+quickest; beyond these rows one thread is. On an H200 the gradients of 4 x 256 x 96 of one state take 14.1 us with 16
+threads and 16.7 with 4, of 16 states 1 x 256 x 96 25.7 and 22.4; with contiguous channels 64 x 1536 x 32 175 with 16
+and 165 with one.
 """
 
 
@@ -206,7 +207,7 @@ class SelectiveScanBwdMatrices(Kernel):
 
     @classmethod
     def of(cls, input_t: DType, rows: int, splits: int) -> SelectiveScanBwdMatrices:
-        """The kernel for this many rows of sums of so many parts."""
+        """The kernel for dB and dC of this many rows, to each of which `splits` blocks have left a part."""
         shares = next((shares for most, shares in SHARED_SUMS.items() if rows <= most), 1)
         return cls(input_t) if splits <= MANY_SPLITS or shares == 1 else cls(input_t, shares, ahead=16)
 
@@ -218,7 +219,7 @@ class SelectiveScanBwdMatrices(Kernel):
 
     @property
     def at_once(self) -> int:
-        """Parts of a sum that are loaded at once."""
+        """Blocks of which the parts of a sum are loaded at the same time."""
         return self.shares * self.ahead
 
     def launch_config(self, rows: int) -> LaunchConfig:

@@ -34,8 +34,8 @@ BLOCK_CHANNELS = 6
 """What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
 
 SUM_CHANNELS, FEW_SUMS = 2, 64
-"""The same of each round but the first one in which the parts of sums that blocks have left are loaded, this many or as
-many as threads load at once."""
+"""Blocks leave sums, which are added up in rounds: those of FEW_SUMS blocks a round, or of more where threads load more
+at once. Each round behind the first one takes as long as a block takes for SUM_CHANNELS channels."""
 
 LONG = 512
 """Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are accessed one by

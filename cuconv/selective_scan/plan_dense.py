@@ -60,10 +60,10 @@ and 10.3.
 
 
 SHARED_STATES, SHARED_STATES_SHORT = 8, 4
-"""States up to which no lane has all tokens of a channel where lanes can share them, in rows of TOKENS_OF_MANY tokens
-or more and in shorter ones: with few states such a lane waits for its tokens. On an H200 64 x 768 x 3136 of one state
-takes 407 us with tokens shared and 770 without, 32 x 1024 x 1024 of 8 states 191 and 228, but 64 x 3072 x 96 of 8
-169 and 113; 64 x 1536 x 64 of 4 states 36 and 47.
+"""States up to which lanes share the tokens of a channel where they can, in rows of TOKENS_OF_MANY tokens or more and
+in shorter ones. A lane that has a channel alone waits for its tokens when it has few states. On an H200 64 x 768 x 3136
+of one state takes 407 us with tokens shared and 770 without, 32 x 1024 x 1024 of 8 states 191 and 228, 64 x 1536 x 64
+of 4 states 36 and 47; but 64 x 3072 x 96 of 8 states 169 and 113.
 """
 
 
@@ -196,7 +196,8 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
         return uncut(inputs)
     by_channel = tile_axis(inputs, CUT.channels) == CHANNELS
     whole = min(tile_time(rows, shape, processors, by_channel) for shape in shapes)
-    # As long as a wave for as many rows as it has: so many blocks that waves are never far from whole.
+    # Beyond one wave of blocks the time grows with their number. tile_time would count a second wave for a few blocks
+    # more, but 576 blocks in 528 places take 35 us for 1 x 1536 x 4096 of one state, and uncut rows 53.
     wave = CUT.resident * processors * CUT.channels
     pieces = rows * cut.per_row
     once = tile_time(min(pieces, wave), CUT, processors, by_channel) * max(pieces / wave, 1)

@@ -1,4 +1,4 @@
-"""Which scans of whole rows run SelectiveScanShortFwd: short rows, few rows and rows that are not aligned."""
+"""Which scans of whole rows run SelectiveScanShortFwd, this kernel below: short, few and unaligned rows."""
 
 from __future__ import annotations
 
@@ -12,31 +12,37 @@ from cuconv.selective_scan.plan import FILL, input_dtype, tokens_vector
 from cuconv.selective_scan.plan_turned import FEW_ROWS, LEAST_COPIED
 
 TOKENS_OF_MANY = 128
-"""Tokens from which on rows are not short where lanes of tiles can share them."""
+"""Tokens of a row below which it is short for tiles."""
 
-SHORT_ALONE, SHORT_LEAST = 64, 40
-"""Tokens of a row from which on SelectiveScanShortFwd with few states is quicker than a lane for each channel: than one
-for aligned rows, and than one for any others, where there are many rows. On an H200 64 x 1536 x 32 of one state takes
-26 us so and 18 with a lane for each channel, x 64 25 and 41; 64 x 3072 x 49, which is not aligned, 63 and 147, of 4
-states 133 and 175, but 64 x 1536 x 1 25 and 7.
+SHORT_TOKENS, SHORT_ROWS = 32, 80
+"""Rows are few where their number per multiprocessor, times the states that a lane has, is at most SHORT_ROWS. Few rows
+of SHORT_TOKENS tokens or more run this kernel where they are short or not aligned. On an H200, with 16 states, 1 x 256
+x 96 takes 4.0 us so and 10.3 with tiles, and 1 x 1536 x 250, which is not aligned, 13.0 and 36.2 with
+selective_scan_fwd; but 8 x 384 x 197 are too many rows, which take 36.4 and 33.1.
+"""
+
+SHORT_LONG, LONG_ROWS = 1024, 4
+"""With more than four states, rows that are not aligned run this kernel up to SHORT_LONG tokens, instead of being
+copied, where a multiprocessor has at most LONG_ROWS of them. 1 x 64 x 300 takes 6.2 us so and 12.6 with copies.
+"""
+
+SHORT_ODD = 2048
+"""Tiles take one state at a time where the number of states is odd. Few rows of up to four states then run this kernel
+up to so many tokens. 1 x 1536 x 2048 of one state takes 15 us so, and 23 with tiles in segments.
+"""
+
+SHORT_ALONE = 64
+"""Tokens of aligned rows from which on this kernel is quicker with few states than tiles in which a lane has a channel
+alone. 64 x 1536 x 32 of one state takes 26 us so and 18 with such tiles, x 64 25 and 41.
+"""
+
+SHORT_LEAST = 40
+"""Tokens of other rows from which on this kernel is quicker with few states than selective_scan_fwd, however many rows
+there are. 64 x 3072 x 49 of one state takes 63 us so and 147 with that, of 4 states 133 and 175.
 """
 
 SHORT_FILL = 128
-"""Threads per multiprocessor from which on it has long rows of few states that are not aligned."""
-
-SHORT_ODD = 2048
-"""Tokens up to which it has few rows that lanes of tiles can share, where these have one state at a time: 1 x 1536 x
-2048 of one state takes 15 us so, and 23 in segments."""
-
-SHORT_TOKENS, SHORT_ROWS = 32, 80
-"""Tokens from which on it has few rows, and their number per multiprocessor, divided by the states of a lane. With 16
-states 1 x 256 x 96 takes 4.0 us so and 10.3 with tiles, 1 x 1536 x 250 13.0 and 36.2 with rows of any alignment, 8 x
-384 x 197 36.4 and 33.1; with 8 states 16 x 384 x 196 24.8 and 27.2.
-"""
-
-SHORT_LONG = 1024
-"""Tokens up to which it has rows of more than four states of which each multiprocessor has four, not aligned: longer
-ones are copied. 1 x 64 x 300 takes 6.2 us so and 12.6 with copies."""
+"""Threads per multiprocessor that long rows of few states must give this kernel, where rows are not aligned."""
 
 
 def short_rows(
@@ -66,7 +72,7 @@ def short_rows(
         is_odd = has_few_states and all(shape.at_once == 1 for shape in shared)
         is_quick = is_odd and kernel.lanes == SelectiveScanShortFwd.LANES[-1] and seqlen <= SHORT_ODD
     elif not has_few_states:
-        is_quick = is_few and (seqlen < LEAST_COPIED or (seqlen < SHORT_LONG and rows <= 4 * processors))
+        is_quick = is_few and (seqlen < LEAST_COPIED or (seqlen < SHORT_LONG and rows <= LONG_ROWS * processors))
     elif shapes:
         is_quick = seqlen >= SHORT_ALONE
     elif seqlen < LEAST_COPIED:

@@ -272,8 +272,7 @@ def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int
         ((64, 1536, 196), 1, ["short 8"]),
         ((64, 1536, 64), 1, ["short 8"]),
         ((64, 1536, 32), 1, ["tiles 1"]),
-        ((64, 1536, 7), 1, ["fwd"]),
-        ((8, 384, 197), 1, ["short 16"]),
+        ((64, 1536, 8), 1, ["tiles 1"]),
         ((64, 768, 3136), 1, ["tiles 8"]),
         ((1, 1536, 2048), 1, ["short 32"]),
         ((8, 1536, 2047), 1, ["short 8"]),
@@ -287,7 +286,7 @@ def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int
 def test_scans_of_few_rows_and_few_states_run_what_was_quickest(
     shape: tuple[int, int, int], d_state: int, quickest: list[str]
 ) -> None:
-    """The quickest of all that there are, measured on an H200, with the lanes that share a channel's tokens."""
+    """The kernels that were quickest on an H200, each with its lanes that share a channel's tokens."""
     found: list[str] = []
     for launch in plan(operands(shape, d_state)).launches:
         kernel: Any = launch.kernel
