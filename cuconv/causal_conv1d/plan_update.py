@@ -40,9 +40,9 @@ from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, ceil_div, fast
 from cuconv.runtime.layout import Layout, index_numbers, pad_number, strides_or_zeros
 from cuconv.runtime.plan import Launch, Plan
 
-LEAN_BYTES = 2**11
-"""Bytes per step of one token (batch * dim * itemsize) from which CausalConv1dUpdateFew is used. With fewer nothing
-takes long.
+LEAN_BYTES = 2**9
+"""Bytes per step of one token (batch * dim * itemsize) from which CausalConv1dUpdateFew is used. On an H200 1 x 256 of
+bfloat16, which are 512 bytes, takes 1.42 us instead of 2.08.
 """
 
 NARROW_BYTES = 2**17

@@ -33,7 +33,9 @@ _ACTIVATIONS = cycle(("silu", "silu", None, None, None))
 UNIT = (
     # State columns apart: every vector width, number of taps and pair of dtypes.
     Case(136, 5),
+    Case(56, 5),
     Case(132, 3, 1, 4, "float32"),
+    Case(36, 3, 1, 4, "float32"),
     Case(40, 4, 3, 3, "float16", "float32", "float32", pool="channels_longer", window="columns", index="int64"),
     Case(6, 3, 2, 2, bias=None, pool="channels_sliced", window="columns", **ODD),
     Case(7, 4, 5, 5, "float16", layout="last_offset_by_1", window="channels", activation=None, **RING),
@@ -88,8 +90,10 @@ UNIT = (
     Case(136, 9, lengths=(6, 0, 1, 5), most=5, behind=2, window="columns", **COLUMNS, **ODD),
     # State columns together: every number of them, vectors of one channel to 8.
     Case(136, 5, None, **COLUMNS),
+    Case(56, 5, None, **COLUMNS),
     Case(132, 9, None, **ROWS),
     Case(133, 3, 1, **ROWS),
+    Case(53, 3, 1, **ROWS),
     Case(132, 3, 2, 4, "float32", **ROWS),
     Case(5, 3, 7, 1, "float32", **ROWS, **FROZEN),
     Case(16, 4, 2, 2, bias=None, **ROWS, **ODD),

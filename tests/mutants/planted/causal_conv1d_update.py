@@ -15,7 +15,7 @@ _RING = (
 )
 _ACCEPTED = "causal_conv1d_update-136-9-seqlen_4-slots_odd-mode_accepted"
 _UPDATE_ROWS = "causal_conv1d_update-131-1023-layout_last_offset_by_1-pool_columns-slots_odd"
-_UPDATE_ROWS_LONGER = "causal_conv1d_update-133-3-seqlen_1-pool_columns_and_one"
+_UPDATE_ROWS_LONGER = "causal_conv1d_update-53-3-seqlen_1-pool_columns_and_one"
 _MOVED_RING = (
     "causal_conv1d_update-136-14-seqlen_3-pool_channels_longer-slots_odd-index_mixed-mode_circular-longer_3-moved"
 )

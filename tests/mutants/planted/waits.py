@@ -6,7 +6,7 @@ from tests.mutants import Mutant
 from tests.mutants.planted.ids import STATE
 
 _STEP = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
-_STEP_OF_ROWS = "causal_conv1d_update-136-5-pool_columns"
+_STEP_OF_ROWS = "causal_conv1d_update-56-5-pool_columns"
 _STATE_ODD = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_slot_strided-odd-index_int64"
 
 MUTANTS = (
