@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import LaunchConfig, vectors
+from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, vectors
 from cuconv.selective_scan.kernels import MAX_TOKENS, TILE_TIMES, SegmentKernel
 
 
@@ -187,56 +187,48 @@ class SelectiveScanBwdSweeps(SegmentKernel):
 MANY_SPLITS = 24
 """Blocks a group up to which one thread adds up what all of them have left for a token."""
 
-SHARED_SUMS = {16: 16, 128: 4}
+SHARED_SUMS = {32: 16, 128: 4}
 """Threads that share the sum for a token where there are more blocks, by the rows of dB and dC up to which they are
-quickest; beyond these rows one thread is. On an H200 the gradients of 4 x 256 x 96 of one state take 14.1 us with 16
-threads and 16.7 with 4, of 16 states 1 x 256 x 96 25.7 and 22.4; with contiguous channels 64 x 1536 x 32 175 with 16
-and 165 with one.
+quickest; beyond these rows one thread is. On an H200 the gradients of 4 x 256 x 96 of four states, which are 32 rows,
+take 15.4 us with 16 threads and 15.9 with 4; of 16 states, which are 128, 23.3, 20.2, and 22.5 with one.
 """
 
 
 @dataclass(frozen=True)
-class SelectiveScanBwdMatrices(Kernel):
-    """A thread owns a number of dB or dC, or one of `shares` of its sum, and loads `ahead` blocks' parts at a time."""
+class SelectiveScanBwdSums(Kernel):
+    """A thread owns a number of dB or dC, or one of `shares` of its sum, and loads `ahead` blocks' parts at a time.
+
+    Behind these blocks are those in which a thread owns a number of a parameter's gradient.
+    """
 
     FOLLOWS = True
+    KINDS: ClassVar[int] = 2
+    """Kinds of parameters: A, and D and delta_bias."""
+    KINDS_WITH_CONSTANTS: ClassVar[int] = 4
+    """The same, and B and C that do not depend on the token."""
 
     input_t: DType
     shares: int = 1
     ahead: int = 8
 
     @classmethod
-    def of(cls, input_t: DType, rows: int, splits: int) -> SelectiveScanBwdMatrices:
+    def of(cls, input_t: DType, rows: int, splits: int) -> SelectiveScanBwdSums:
         """The kernel for dB and dC of this many rows, to each of which `splits` blocks have left a part."""
         shares = next((shares for most, shares in SHARED_SUMS.items() if rows <= most), 1)
         return cls(input_t) if splits <= MANY_SPLITS or shares == 1 else cls(input_t, shares, ahead=16)
 
     @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdMatrices]:
+    def variants(cls) -> Iterator[SelectiveScanBwdSums]:
         for input_t in FLOATS:
             for rows in (*SHARED_SUMS, max(SHARED_SUMS) + 1):
                 yield cls.of(input_t, rows, MANY_SPLITS + 1)
 
-    @property
-    def at_once(self) -> int:
-        """Blocks of which the parts of a sum are loaded at the same time."""
-        return self.shares * self.ahead
-
-    def launch_config(self, rows: int) -> LaunchConfig:
-        """The launch for this many rows of 256 tokens."""
-        return self.config(rows * self.shares)
-
-
-@dataclass(frozen=True)
-class SelectiveScanBwdParameters(Kernel):
-    """A thread owns one number of a parameter's gradient, and loads `ahead` chunks' parts of it at a time."""
-
-    FOLLOWS = True
-
-    input_t: DType
-    ahead: int = 8
-
-    @classmethod
-    def variants(cls) -> Iterator[SelectiveScanBwdParameters]:
-        for input_t in FLOATS:
-            yield cls(input_t)
+    def launch_config(
+        self, rows: int, dim: int, d_state: int, *, has_constants: bool
+    ) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for this many rows of 256 tokens and the parameters of dim channels, and what it needs to know."""
+        numbers = dim * max(d_state, 2 * SelectiveScanBwd.warps)
+        matrix_blocks, kind_blocks = rows * self.shares, ceil_div(numbers, self.threads)
+        kinds = self.KINDS_WITH_CONSTANTS if has_constants else self.KINDS
+        known = {"matrix_blocks": matrix_blocks, "kind_blocks": fast_div(max(1, kind_blocks))}
+        return self.config(matrix_blocks + kinds * kind_blocks), known

@@ -15,11 +15,10 @@ from cuconv.selective_scan.kernels import MAX_TOKENS, chunk_tokens, tile_time
 from cuconv.selective_scan.kernels_backward import (
     SelectiveScanBwd,
     SelectiveScanBwdFewStates,
-    SelectiveScanBwdMatrices,
     SelectiveScanBwdOverlapped,
-    SelectiveScanBwdParameters,
     SelectiveScanBwdStart,
     SelectiveScanBwdStates,
+    SelectiveScanBwdSums,
     SelectiveScanBwdSweeps,
     group_channels,
 )
@@ -30,12 +29,15 @@ from cuconv.selective_scan.plan_turned import LEAST_TOKENS, packed, turned
 COUNTERS = 4
 """Floats of scratch before everything else: kCounters of selective_scan/scan_bwd.cuh."""
 
-BLOCK_CHANNELS = 6
-"""What a block does before its first channel and after its last one, as the channels that it could walk meanwhile."""
+BLOCK_CHANNELS = 3
+"""What a block does before its first channel and after its last one, as the channels of 16 states that it could walk
+meanwhile."""
 
-SUM_CHANNELS, FEW_SUMS = 2, 64
-"""Blocks leave sums, which are added up in rounds: those of FEW_SUMS blocks a round, or of more where threads load more
-at once. Each round behind the first one takes as long as a block takes for SUM_CHANNELS channels."""
+SUMS_OF_CHANNEL = 2000
+"""Rows of sums that take as long, where blocks leave them and where they are added up, as a block takes for a channel
+of 16 states. With it the choice for 24 small calls, from 16 to 256 blocks a group, takes on average 0.6 % longer than
+the quickest.
+"""
 
 LONG = 512
 """Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are accessed one by
@@ -283,9 +285,10 @@ class Scratch(NamedTuple):
 def plan(o: BackwardOperands) -> Plan:
     """The launches of a call and the bytes of its scratch.
 
-    The first launch marks what blocks wait for. The next one computes the states before chunks, unless the forward pass
-    has kept them. Then come the gradients, and last the sums over blocks. Arrays that lie otherwise than u, or are not
-    aligned, are copied in front of all, and gradients behind. Short rows are packed sequences.
+    Where rows have several chunks, the first launch marks what blocks wait for. The next one computes the states before
+    chunks, unless the forward pass has kept them. Then come the gradients, and last the sums over blocks. Arrays that
+    lie otherwise than u, or are not aligned, are copied in front of all, and gradients behind. Short rows are packed
+    sequences.
     """
     written = ("du", "ddelta", "dz")
     few = o.of_few_states
@@ -294,9 +297,9 @@ def plan(o: BackwardOperands) -> Plan:
         copied = turned(o, READ, written, fits, tokens_at_once=1, least_copied=LEAST_TOKENS)
         if copied:
             return copied.joined(plan(copied.operands))
-    rows = packed(o, READ, (*written, "dB", "dC")) if o.has_short_rows and not few else None
-    if rows and rows.operands.shares_chunks and not rows.operands.is_apart:
-        return rows.joined(plan(rows.operands))
+    short = packed(o, READ, (*written, "dB", "dC")) if o.has_short_rows and not few else None
+    if short and short.operands.shares_chunks and not short.operands.is_apart:
+        return short.joined(plan(short.operands))
     if o.u.size and o.has_variables and o.is_apart:
         copied = turned(o, READ, written, lambda alike: not alike.is_apart, tokens_at_once=1)
         if copied:
@@ -323,8 +326,9 @@ def plan(o: BackwardOperands) -> Plan:
     if batch and dim:
         # No row of a batch is an empty sequence.
         has_states = o.shares_chunks and o.initial_state is not None and not o.row_tokens
-        start = SelectiveScanBwdStart(has_states=has_states, has_rows=o.row_tokens > 0)
-        add(start, start.config(ceil_div(scratch.filled + scratch.zeros, start.vec * start.threads)))
+        if o.chunks > 1 or has_states or o.row_tokens:
+            start = SelectiveScanBwdStart(has_states=has_states, has_rows=o.row_tokens > 0)
+            add(start, start.config(ceil_div(scratch.filled + scratch.zeros, start.vec * start.threads)))
         if _needs_states(o) and (swept := _swept(o)) is not None:
             config, sweeps = swept.launch_config(dim, batch)
             launches.append(Launch(swept, config, swept.params.pack_numbers(**known | sweeps)))
@@ -336,14 +340,11 @@ def plan(o: BackwardOperands) -> Plan:
             launches.append(Launch(states, states.config(_blocks(o, own)), numbers))
         add(kernel, kernel.config(_blocks(o, division), kernel.dynamic_bytes))
     # Sums over nothing are zeros.
-    if batch and o.matrix_rows:
-        matrices = SelectiveScanBwdMatrices.of(input_t, o.rows_of_sums, division.splits)
-        add(matrices, matrices.launch_config(o.rows_of_sums))
-    if dim:
-        parameters = SelectiveScanBwdParameters(input_t)
-        columns = max(o.d_state, 2 * SelectiveScanBwd.warps)
-        blocks = ceil_div(dim * columns, parameters.threads)
-        add(parameters, LaunchConfig((blocks, 4, 1), (parameters.threads, 1, 1)))
+    rows = o.rows_of_sums
+    if rows or dim:
+        sums = SelectiveScanBwdSums.of(input_t, rows, division.splits)
+        config, places = sums.launch_config(rows, dim, o.d_state, has_constants=not o.has_variables)
+        launches.append(Launch(sums, config, sums.params.pack_numbers(**known | places)))
     return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
 
 
@@ -364,20 +365,21 @@ def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlappe
 def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1, *, leaves_sums: bool = True) -> Division:
     """The fastest division of each group's channels over at most `most` blocks, by `at_once` that stay together.
 
-    A multiprocessor holds `resident` blocks at once. A block's time is that of its channels and of BLOCK_CHANNELS more,
-    and where blocks leave sums, these are added up behind them.
+    A multiprocessor holds `resident` blocks at once. A block's time is that of its channels and of BLOCK_CHANNELS more.
+    Where blocks leave sums, these are written and added up.
     """
     batch, dim, _ = o.u.shape
     own = dim // o.groups
     rows, places = batch * o.likely_chunks * o.groups, multiprocessors(o.u.device) * resident
-    added = max(FEW_SUMS, SelectiveScanBwdMatrices.of(o.input_t, o.rows_of_sums, own).at_once)
 
     def channels_of(splits: int) -> int:
         return max(1, ceil_div(ceil_div(own, splits), at_once) * at_once)
 
+    runs = ceil_div(o.d_state, SelectiveScanBwd.MOST_STATES)
+
     def time(splits: int) -> int:
-        walks = ceil_div(rows * splits, places) * (channels_of(splits) + BLOCK_CHANNELS)
-        return walks + SUM_CHANNELS * ((splits - 1) // added) * leaves_sums
+        walks = ceil_div(rows * splits, places) * (channels_of(splits) * runs + BLOCK_CHANNELS)
+        return walks * SUMS_OF_CHANNEL + o.rows_of_sums * splits * leaves_sums
 
     splits = min(range(1, max(1, min(most, own)) + 1), key=time)
     channels = channels_of(splits)

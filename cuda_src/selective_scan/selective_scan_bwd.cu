@@ -9,7 +9,7 @@
 // of the states, a lane 8 consecutive tokens, whose dB and dC stay in its registers from channel to channel. The state
 // before the chunk is in chunk_states. The gradient of the state behind it comes from the next chunk's block, which has
 // a smaller number, and so runs already, and is a channel ahead. Sums over channels and over tokens leave the block as
-// one number each; selective_scan_bwd_matrices and selective_scan_bwd_parameters add these in a fixed order.
+// one number each; selective_scan_bwd_sums adds these in a fixed order.
 // Packed sequences begin chunks of their own or share them: then a chunk goes on from the one before it, and where a
 // sequence begins nothing goes over. What it begins and ends with is added to what tokens bring (scan_bwd_ends.cuh).
 //
@@ -79,13 +79,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     using Shared = BwdShared<Shape, Traits::kIsAhead>;
     constexpr int kStates = Shape::kStates;
     constexpr bool kByState = kByChannel || kManyStates;
+    // More would take 2 % longer where channels of many states are contiguous, which have states in vectors.
+    constexpr int kAtOnce = kSharesChunks || (kByChannel && kManyStates) ? 1 : 16;
     const SelectiveScanBwdOperands& p = params.operands;
     __shared__ Shared shared;
     extern __shared__ __align__(16) unsigned char dynamic[];
     SequenceEnds<Shape>* const sequences = kHasStates ? reinterpret_cast<SequenceEnds<Shape>*>(dynamic) : nullptr;
     Group<Shape>* const group = kByChannel ? reinterpret_cast<Group<Shape>*>(dynamic + Traits::kGroupAt) : nullptr;
     auto* const kept = kManyStates ? reinterpret_cast<GroupSums<kGroup>*>(dynamic + Traits::kSumsAt) : nullptr;
-    if (threadIdx.x == 0) shared.number = next_number(p.scratch + kBwdCounter);
+    if (threadIdx.x == 0) shared.number = block_number(p);
     __syncthreads();
     const ChunkShare<kTurn> share(p, shared.number, true);
     const ChunkTokens tokens(p, share.batch, share.chunk, kSharesChunks);
@@ -98,43 +100,63 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     rows.begin(share, tokens);
     if constexpr (Traits::kIsAhead) rows.clear(shared);
     if constexpr (kByChannel) group->clear(thread);
+    OwnTokens<input_t> own;
+    const auto ask_for_rows = [&] {
+        __syncthreads();
+        if constexpr (kByChannel) {
+            if (share.channels > 0) rows.fetch_group(share, 0);
+        } else {
+            rows.load(own, 0);
+        }
+    };
+    const Steps<kManyStates, kGroup> steps = {share.channels, p.d_state};
+    Step now = {0, 0};
+    Numbers place;
+    RawNumber<input_t> bias;
+    unsigned bits = 0;
+    const auto ask_for_numbers = [&] {
+        place.begin(p, share, tokens);
+        if (p.delta_bias != nullptr) {
+            bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
+        }
+        if (share.channels > 0) bits = place.load_first(share, steps.after(now), p.d_state);
+    };
+    // What the first channel needs is asked for before anything is waited for; not so where sequences share chunks,
+    // which takes longer.
+    if constexpr (!kSharesChunks) {
+        ask_for_rows();
+        ask_for_numbers();
+    }
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     const input_t* const C =
         static_cast<const input_t*>(p.C) + share.batch * p.C_stride[0] + share.group * p.C_stride[1];
-    if (!kManyStates) {
-        if (!kConstantB) take_chunk<Shape, kSharesChunks, kByState>(shared.B, B, p.B_stride, 0, p.d_state, tokens);
-        if (!kConstantC) take_chunk<Shape, kSharesChunks, kByState>(shared.C, C, p.C_stride, 0, p.d_state, tokens);
-    }
+    const auto take_matrices = [&](int first_state) {
+        const auto take = [&](input_t(&to)[kBlockStates][kChunk], const input_t* from, const index_t* stride) {
+            take_chunk<Shape, kSharesChunks, kByState, kAtOnce>(to, from, stride, first_state, p.d_state, tokens);
+        };
+        if (!kConstantB) take(shared.B, B, p.B_stride);
+        if (!kConstantC) take(shared.C, C, p.C_stride);
+    };
+    if (!kManyStates) take_matrices(0);
     if (kSharesChunks) shared.cuts.find(p, tokens);
     if constexpr (kHasStates) sequences->begin(p, tokens);
-    Numbers place;
-    place.begin(p, share, tokens);
-    RawNumber<input_t> bias;
-    if (p.delta_bias != nullptr) {
-        bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
-    }
-    const Steps<kManyStates, kGroup> steps = {share.channels, p.d_state};
-    Step now = {0, 0};
-    unsigned bits = share.channels > 0 ? place.load_first(share, steps.after(now), p.d_state) : 0;
+    if constexpr (kSharesChunks) ask_for_numbers();
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
     ChannelSums<Shape, kConstantB, kConstantC> channel_sums;
     channel_sums.begin(p, share, lane, warp);
     if (Traits::kKeepsPlace && threadIdx.x == 0) shared.matrices = channel_sums.matrices;
     TokenSums<Shape> token_sums;
     token_sums.begin(p, first_vector, kManyStates, lane, warp);
-    OwnTokens<input_t> own;
     OwnEnds ends;
-    __syncthreads();
+    if constexpr (kSharesChunks) ask_for_rows();
     if constexpr (kHasStates) sequences->fetch(p, share.first_channel, lane, warp);
     if constexpr (kByChannel) {
-        if (share.channels > 0) rows.fetch_group(share, 0);
         rows.turn_group(share, kGroup);
         rows.take_turned(own, 0);
-    } else {
-        rows.load(own, 0);
     }
     rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends, shared);
+    if constexpr (kArrivesLater<kSharesChunks, kByState>) wait_for_copies();
     const input_t* fetched_from = nullptr;
     if constexpr (Traits::kIsAhead && !kManyStates) fetched_from = rows.fetched_from(1);
     // The channel whose last states the step before has taken, or -1.
@@ -143,12 +165,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const Step next = steps.after(now);
         const bool has_next = steps.has(next);
         LaneTokens<Shape> lanes = {lane};
-        if (kManyStates && steps.is_first_of_run(now)) {
-            if (!kConstantB)
-                take_chunk<Shape, kSharesChunks, kByState>(shared.B, B, p.B_stride, now.first_state, p.d_state, tokens);
-            if (!kConstantC)
-                take_chunk<Shape, kSharesChunks, kByState>(shared.C, C, p.C_stride, now.first_state, p.d_state, tokens);
-        }
+        if (kManyStates && steps.is_first_of_run(now)) take_matrices(now.first_state);
         if (kHasStates) wait_for_copies();
         __syncthreads();
         if (!kByChannel && has_next) {

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     constexpr int kTokens = Shape::kTokens;
     const SelectiveScanBwdOperands& p = params.operands;
     __shared__ FewStatesShared<Shape> shared;
-    if (threadIdx.x == 0) shared.number = next_number(p.scratch + kBwdCounter);
+    if (threadIdx.x == 0) shared.number = block_number(p);
     sync_warp();
     const ChunkShare<1> share(p, shared.number, true);
     const ChunkTokens tokens(p, share.batch, share.chunk, false);
@@ -130,42 +130,47 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     };
     Rows next;
     if (share.channels > 0) load(next, 0);
-    const auto take_matrix = [&](T(&to)[kStates][kChunk], const void* base, const index_t* stride) {
-        constexpr int kWide = 16 / static_cast<int>(sizeof(T));
-        const T* const from = static_cast<const T*>(base) + share.batch * stride[0] + share.group * stride[1] +
-                              (tokens.begin + first) * stride[3];
-        const bool is_aligned =
-            stride[3] == 1 && stride[2] % kWide == 0 && reinterpret_cast<size_t>(from) % 16 == 0 && live >= kTokens;
-#pragma unroll
-        for (int k = 0; k < kStates; ++k) {
-            Tokens<T, kTokens, kWide> own;
-            own.clear();
-            if (k < p.d_state && is_aligned) {
-                own.load(from + k * stride[2], 1);
-            } else if (k < p.d_state) {
-#pragma unroll
-                for (int t = 0; t < kTokens; ++t) {
-                    if (t < live) own.parts[t / kWide].put(t % kWide, from[k * stride[2] + t * stride[3]]);
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < kTokens; i += kWide) {
-                store(to[k] + Shape::matrix_place(first + i), own.parts[i / kWide]);
-            }
-        }
-    };
-    take_matrix(shared.B, p.B, p.B_stride);
-    take_matrix(shared.C, p.C, p.C_stride);
     Numbers place;
     place.begin(p, share, tokens);
     const Steps<false, 1> steps = {share.channels, p.d_state};
     Step now = {0, 0};
     unsigned bits = share.channels > 0 ? place.load_first(share, steps.after(now), p.d_state) : 0;
+    // Leaves this lane's tokens of a matrix in shared memory, or lets them arrive there.
+    const auto take_matrix = [&](T(&to)[kStates][kChunk], const void* base, const index_t* stride) {
+        constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+        const T* const from = static_cast<const T*>(base) + share.batch * stride[0] + share.group * stride[1] +
+                              (tokens.begin + first) * stride[3];
+        const bool is_aligned = stride[3] == 1 && stride[2] % kWide == 0 && reinterpret_cast<size_t>(from) % 16 == 0;
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) {
+            const int count = k < p.d_state ? live : 0;
+            Tokens<T, kTokens, kWide> own;
+            own.clear();
+#pragma unroll
+            for (int t = 0; t < kTokens && !is_aligned; ++t) {
+                if (t < count) own.parts[t / kWide].put(t % kWide, from[k * stride[2] + t * stride[3]]);
+            }
+#pragma unroll
+            for (int i = 0; i < kTokens; i += kWide) {
+                T* const at = to[k] + Shape::matrix_place(first + i);
+                const int some = max(0, min(count - i, kWide));
+                if (is_aligned) {
+                    copy_front_async(at, some > 0 ? from + k * stride[2] + i : from - first,
+                                     some * static_cast<int>(sizeof(T)));
+                } else {
+                    store(at, own.parts[i / kWide]);
+                }
+            }
+        }
+    };
+    take_matrix(shared.B, p.B, p.B_stride);
+    take_matrix(shared.C, p.C, p.C_stride);
     ChannelSums<Shape, false, false> channel_sums;
     channel_sums.begin(p, share, lane, 0);
     FewStatesSums<Shape> sums;
     sums.begin(p, share.number(p) * p.dim + share.first_channel, lane);
     int done = -1;
+    wait_for_copies();
     while (steps.has(now)) {
         const int channel = share.channel(now.channel);
         const Rows own = next;

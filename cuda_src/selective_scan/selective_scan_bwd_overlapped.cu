@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     extern __shared__ __align__(16) unsigned char dynamic[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic);
     auto* const kept = kManyStates ? reinterpret_cast<GroupSums<Traits::kGroup>*>(dynamic + sizeof(Shared)) : nullptr;
-    if (threadIdx.x == 0) shared.number = next_number(p.scratch + kBwdCounter);
+    if (threadIdx.x == 0) shared.number = block_number(p);
     __syncthreads();
     const ChunkShare<> share(p, shared.number, true);
     const ChunkTokens tokens(p, share.batch, share.chunk, false);
@@ -110,6 +110,23 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     rows.begin(share, tokens);
     rows.clear(shared.turns[0]);
     rows.clear(shared.turns[1]);
+    __syncthreads();
+    // What the first channels need is asked for before anything is waited for.
+    const Steps<kManyStates, Traits::kGroup> steps = {share.channels, p.d_state};
+    Step before = {-1, 0}, now = {0, 0}, next = steps.after(now);
+    auto* turn = &shared.turns[0];
+    auto* other = &shared.turns[1];
+    OwnTokens<input_t> own;
+    rows.load(own, 0);
+    const input_t* fetched_from = rows.fetched_from(next.channel);
+    if (steps.has(next)) rows.template fetch<false>(fetched_from, *other);
+    RawNumber<input_t> bias;
+    if (p.delta_bias != nullptr) {
+        bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
+    }
+    Numbers place;
+    place.begin(p, share, tokens);
+    unsigned bits = place.load_first(share, next, p.d_state);
     const input_t* const B =
         static_cast<const input_t*>(p.B) + share.batch * p.B_stride[0] + share.group * p.B_stride[1];
     const input_t* const C =
@@ -119,30 +136,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         take_chunk<Shape, false>(shared.C, C, p.C_stride, first_state, p.d_state, tokens);
     };
     take_matrices(0);
-    Numbers place;
-    place.begin(p, share, tokens);
-    RawNumber<input_t> bias;
-    if (p.delta_bias != nullptr) {
-        bias.load(p.delta_bias, share.first_channel * p.delta_bias_stride, p.delta_bias_is_float32);
-    }
-    const Steps<kManyStates, Traits::kGroup> steps = {share.channels, p.d_state};
-    Step before = {-1, 0}, now = {0, 0}, next = steps.after(now);
-    unsigned bits = place.load_first(share, next, p.d_state);
     const index_t first_vector = share.number(p) * p.dim + share.first_channel;
     ChannelSums<Shape, false, false> channel_sums;
     channel_sums.begin(p, share, lane, warp);
     TokenSums<Shape> token_sums;
     token_sums.begin(p, first_vector, kManyStates, lane, warp);
-    __syncthreads();
-    OwnTokens<input_t> own;
     OwnEnds ends;
-    auto* turn = &shared.turns[0];
-    auto* other = &shared.turns[1];
-    rows.load(own, 0);
     rows.prepare(own, bias.to_float(p.delta_bias_is_float32), ends, *turn);
     turn->put(own, ends, own_token);
-    const input_t* fetched_from = rows.fetched_from(next.channel);
-    if (steps.has(next)) rows.template fetch<false>(fetched_from, *other);
     wait_for_copies();
     __syncthreads();
     float D = 0.0f;
@@ -150,6 +151,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         const Step after_next = steps.after(next);
         if (kManyStates && steps.is_first_of_run(now) && before.channel >= 0) {
             take_matrices(now.first_state);
+            wait_for_copies();
             __syncthreads();
         }
         LaneTokens<Shape> lanes = {lane};

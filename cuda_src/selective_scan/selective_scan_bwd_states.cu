@@ -106,6 +106,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const bool many_states = p.d_state > kBlockStates;
     const auto take_matrix = [&](int first_state) {
         take_chunk<Shape, kSharesChunks, kByChannel>(shared.B, B, p.B_stride, first_state, p.d_state, tokens);
+        if constexpr (kArrivesLater<kSharesChunks, kByChannel>) wait_for_copies();
         __syncthreads();
     };
     __syncthreads();

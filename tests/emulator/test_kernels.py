@@ -39,9 +39,8 @@ WITHOUT_VECTORS = (
     "CausalConv1dBwdStates",
     "CausalConv1dOddchannelsFwd",
     "SelectiveScanAlign",
-    "SelectiveScanBwdMatrices",
-    "SelectiveScanBwdParameters",
     "SelectiveScanBwdStates",
+    "SelectiveScanBwdSums",
     "SelectiveScanCarry",
     "SelectiveStateUpdateCommit",
 )

@@ -88,6 +88,7 @@ UNIT = (
     Case(1, 2, 300, 17, dtype="float16", constants="C", without="D z"),
     Case(1, 3, 300, 20, dtype="float16", without="chunk_states"),
     Case(1, 3, 264, 20),
+    Case(1, 3, 272, 20, without="z chunk_states"),
     Case(1, 3, 300, 24, dtype="bfloat16", constants="BC"),
     Case(1, 3, 300, 24, dtype="float32"),
     Case(1, 3, 260, 20, dtype="bfloat16", constants="B", without="chunk_states"),
@@ -138,6 +139,11 @@ UNIT = (
     Case(4, 16, 7, 5, dtype="float32", processors=1, **ROWS),
     # A channel a block, and several threads for each of their sums.
     Case(1, 40, 40, 5, dtype="float16", processors=132),
+    # Rows of one chunk have no launch in front.
+    Case(2, 6, 96, processors=1),
+    Case(3, 4, 100, 20, dtype="float32", processors=1),
+    Case(2, 5, 50, 9, dtype="float16", processors=1),
+    Case(2, 5, 40, 4, processors=1),
     # States that a lane has all of: every access, last chunks of some tokens, groups, and channels turned to tokens.
     Case(2, 9, 520, 4),
     Case(1, 7, 264, 1, dtype="float16", without="z D"),

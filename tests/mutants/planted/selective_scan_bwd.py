@@ -8,6 +8,7 @@ from tests.mutants.planted.ids import SCAN_BWD_FLOAT
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
 _SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
+_SCAN_BWD_MANY_UNGATED = "selective_scan_bwd-1-3-272-d_state_20-without_z_chunk_states"
 _SCAN_BWD_GROUPS = "selective_scan_bwd-1-26-300-d_state_40-processors_1"
 _SCAN_BWD_CHANNELS = "selective_scan_bwd-1-40-513-layout_channel_last-matrices_by_state-processors_1"
 _SCAN_BWD_CHANNELS_MANY = (
@@ -26,6 +27,10 @@ _PACKED_EVEN = "selective_scan_varlen_bwd-3-256+2x0+5+260+off3-d_state_9-without
 
 _MANY_SPLITS = "selective_scan_bwd-1-70-300-dtype_float32-without_chunk_states-processors_132"
 _SHORT_ROWS = "selective_scan_bwd-5-16-33-d_state_5-processors_1"
+
+_ONE_CHUNK = "selective_scan_bwd-2-6-96-processors_1"
+_ONE_CHUNK_MANY = "selective_scan_bwd-3-4-100-d_state_20-dtype_float32-processors_1"
+_ONE_CHUNK_FEW = "selective_scan_bwd-2-5-40-d_state_4-processors_1"
 
 _FEW_STATES = "selective_scan_bwd-2-9-520-d_state_4"
 _FEW_STATES_ODD = "selective_scan_bwd-1-6-259-d_state_3-without_initial_state_chunk_states"
@@ -109,16 +114,51 @@ MUTANTS = (
     ),
     Mutant(
         "The gradients of B and C leave out the last split.",
-        "selective_scan/selective_scan_bwd_matrices.cu",
+        "selective_scan/selective_scan_bwd_sums.cu",
         "end = min(begin + each, splits);",
         "end = min(begin + each, splits - 1);",
         (SCAN_BWD_FLOAT,),
     ),
     Mutant(
+        "The numbers of parameters are counted from the first block on.",
+        "selective_scan/selective_scan_bwd_sums.cu",
+        "divide(blockIdx.x - params.matrix_blocks, params.kind_blocks)",
+        "divide(blockIdx.x, params.kind_blocks)",
+        (_ONE_CHUNK,),
+    ),
+    Mutant(
+        "The first blocks of rows of one chunk draw numbers from a counter that nothing has set.",
+        "selective_scan/scan_bwd.cuh",
+        "return p.chunks > 1 ? next_number(p.scratch + kBwdCounter) : blockIdx.x;",
+        "return next_number(p.scratch + kBwdCounter);",
+        (_ONE_CHUNK,),
+    ),
+    Mutant(
+        "B and C of a chunk go on behind the row.",
+        "selective_scan/scan_bwd.cuh",
+        "max(0, min(tokens.live - token, kVec)) : 0;",
+        "kVec : 0;",
+        (_ONE_CHUNK,),
+    ),
+    Mutant(
+        "B and C of the next states are not waited for.",
+        "selective_scan/selective_scan_bwd_overlapped.cu",
+        "            wait_for_copies();\n            __syncthreads();",
+        "            __syncthreads();",
+        (_ONE_CHUNK_MANY,),
+    ),
+    Mutant(
+        "B and C of a lane's tokens go on behind the row.",
+        "selective_scan/selective_scan_bwd_few_states.cu",
+        "const int some = max(0, min(count - i, kWide));",
+        "const int some = k < p.d_state ? kWide : 0;",
+        (_ONE_CHUNK_FEW,),
+    ),
+    Mutant(
         "The gradients of parameters leave out the last chunk.",
-        "selective_scan/selective_scan_bwd_parameters.cu",
-        "if (from + i < chunks) sum += part[i];",
-        "if (from + i + 1 < chunks) sum += part[i];",
+        "selective_scan/selective_scan_bwd_sums.cu",
+        "p.batch * p.chunks);",
+        "p.batch * p.chunks - 1);",
         (SCAN_BWD_FLOAT,),
     ),
     Mutant(
@@ -385,6 +425,13 @@ MUTANTS = (
         "selective_scan/scan_bwd.cuh",
         "values = load<kVec>(from + n * stride[2] + token);",
         "values = load<kVec>(matrix + n * stride[2] + tokens.begin + token);",
+        (_SCAN_BWD_MANY_UNGATED,),
+    ),
+    Mutant(
+        "Vectors of B and C of many states that arrive later are those of the first ones.",
+        "selective_scan/scan_bwd.cuh",
+        "count > 0 ? from + n * stride[2] + token : from,",
+        "count > 0 ? matrix + n * stride[2] + tokens.begin + token : from,",
         (_SCAN_BWD_MANY,),
     ),
     Mutant(
@@ -396,7 +443,7 @@ MUTANTS = (
     ),
     Mutant(
         "The sums of many blocks leave out half of the shares.",
-        "selective_scan/selective_scan_bwd_matrices.cu",
+        "selective_scan/selective_scan_bwd_sums.cu",
         "for (int i = 1; i < kShares; ++i)",
         "for (int i = 1; i < kShares / 2; ++i)",
         (_MANY_SPLITS,),
@@ -432,7 +479,7 @@ MUTANTS = (
     Mutant(
         "B and C of few states are read behind the last token.",
         "selective_scan/selective_scan_bwd_few_states.cu",
-        "if (t < live) own.parts[t / kWide]",
+        "if (t < count) own.parts[t / kWide]",
         "own.parts[t / kWide]",
         (_FEW_STATES_ODD,),
     ),
