@@ -26,9 +26,17 @@ SHORT_LONG, LONG_ROWS = 1024, 4
 copied, where a multiprocessor has at most LONG_ROWS of them. 1 x 64 x 300 takes 6.2 us so and 12.6 with copies.
 """
 
-SHORT_ODD = 2048
+SHORT_ODD, ODD_ROWS = 2048, 8
 """Tiles take one state at a time where the number of states is odd. Few rows of up to four states then run this kernel
-up to so many tokens. 1 x 1536 x 2048 of one state takes 15 us so, and 23 with tiles in segments.
+up to SHORT_ODD tokens, and those of one state up to twice as many where a multiprocessor has ODD_ROWS of them or more.
+1 x 1536 x 2048 of one state takes 15 us so, and 23 with tiles in segments, x 4096 27.0 and 35.5; but 1 x 256 x 4096
+22.2 and 14.9.
+"""
+
+SHORT_PAIR, PAIR_ROWS = 2048, 2
+"""Rows of more than four states run this kernel up to SHORT_PAIR tokens, an even number, where a multiprocessor has at
+most PAIR_ROWS of them: a block each. With 16 states 1 x 128 x 1024 takes 9.3 us so and 11.4 with tiles, 1 x 256 x 2048
+18.1 and 20.1, and 1 x 256 x 1500, which is not aligned for tiles, 15.7 and 26.9; but 1 x 300 x 1024 11.6 and 11.4.
 """
 
 SHORT_ALONE = 64
@@ -66,13 +74,16 @@ def short_rows(
     kernel = [of(SelectiveScanShortFwd.LANES[0]), *(each for each in fitting if 4 * each.lanes < seqlen)][-1]
     has_few_states, shared = kernel.parts == 1, [shape for shape in shapes if shape.group > 1]
     is_few = seqlen >= SHORT_TOKENS and rows * kernel.states <= SHORT_ROWS * processors
+    is_pair = not has_few_states and vec > 1 and rows <= PAIR_ROWS * processors and seqlen <= SHORT_PAIR
     if shared and seqlen < TOKENS_OF_MANY:
         is_quick = is_few
     elif shared:
         is_odd = has_few_states and all(shape.at_once == 1 for shape in shared)
-        is_quick = is_odd and kernel.lanes == SelectiveScanShortFwd.LANES[-1] and seqlen <= SHORT_ODD
+        longest = SHORT_ODD * (2 if kernel.states == 1 and rows >= ODD_ROWS * processors else 1)
+        is_quick = is_pair or (is_odd and kernel.lanes == SelectiveScanShortFwd.LANES[-1] and seqlen <= longest)
     elif not has_few_states:
-        is_quick = is_few and (seqlen < LEAST_COPIED or (seqlen < SHORT_LONG and rows <= LONG_ROWS * processors))
+        is_short = seqlen < LEAST_COPIED or (seqlen < SHORT_LONG and rows <= LONG_ROWS * processors)
+        is_quick = is_few and (is_short or is_pair)
     elif shapes:
         is_quick = seqlen >= SHORT_ALONE
     elif seqlen < LEAST_COPIED:

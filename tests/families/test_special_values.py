@@ -28,8 +28,8 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("rows", rows.Case(2, 35, 72, without="D z", processors=1)),
     ("rows", rows.Case(2, 35, 72, processors=1)),
     ("rows", rows.Case(1, 3, 3072, without="D z chunk_states_out")),
-    ("rows", rows.Case(3, 20, 200, without="D z")),
-    ("rows", rows.Case(2, 35, 264, without="D z chunk_states_out")),
+    ("rows", rows.Case(3, 20, 200, without="D z", processors=24)),
+    ("rows", rows.Case(2, 35, 264, without="D z chunk_states_out", processors=30)),
     # Of short rows, with all states and with a part.
     ("rows", rows.Case(2, 9, 77, 2, without="D z chunk_states_out")),
     ("rows", rows.Case(2, 9, 77, without="D z chunk_states_out")),

@@ -131,8 +131,8 @@ UNIT = (
     Case(1, 3, 2560, 12, dtype="float32"),
     Case(1, 3, 768, 5, dtype="float16"),
     Case(5, 32, 192, 3, 2),
-    Case(3, 20, 200, 6),
-    Case(3, 20, 200),
+    Case(3, 20, 200, 6, processors=24),
+    Case(3, 20, 200, processors=24),
     Case(2, 3, 513, without=NO_STATES),
     Case(1, 2, 2823, without="chunk_states_out"),
     # The same for lanes that walk all tokens, as with more channels: in each number of parts, blocks beyond the last
@@ -152,8 +152,8 @@ UNIT = (
     Case(2, 20, 133, 4, dtype="float32", delta="channel_first", matrices="by_state", **ROWS),
     Case(1, 36, 132, 8, dtype="float32", delta="channel_first", **ROWS),
     Case(1, 24, 520, 24, dtype="float32", delta="channel_first", without="z", **TURNED),
-    Case(2, 40, 264, delta="channel_last", matrices="by_state"),
-    Case(1, 35, 200, 12, dtype="float16", delta="channel_last"),
+    Case(2, 40, 264, delta="channel_last", matrices="by_state", processors=32),
+    Case(1, 35, 200, 12, dtype="float16", delta="channel_last", processors=12),
     Case(1, 12, 68, 3, dtype="float32", matrices="by_state"),
     # Rows that are not aligned: of every length behind whole vectors but one, several entries and groups, copies of B
     # and C alone; and channels that are no whole vectors.
@@ -181,7 +181,7 @@ UNIT = (
     # One state at a time.
     Case(1, 3, 520, 1, without="z", processors=1),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
-    Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out"),
+    Case(1, 5, 508, 8, dtype="float32", without="chunk_states_out", processors=2),
     # The same where channels are contiguous, and states in B and C: blocks beyond the last channel, and last tiles of
     # some tokens.
     Case(1, 24, 2824, **TURNED),
@@ -214,8 +214,8 @@ UNIT = (
     Case(2, 35, 0, without="last_state_out chunk_states_out"),
     Case(0, 35, 16),
     Case(2, 0, 16),
-    Case(2, 35, 264),
-    Case(2, 35, 264, without="chunk_states_out"),
+    Case(2, 35, 264, processors=30),
+    Case(2, 35, 264, without="chunk_states_out", processors=30),
     Case(1, 3, 1016, loud=5),
     Case(2, 35, 43, groups=5, **ROWS),
     Case(2, 35, 24, layout="mixed_to_first", matrices="transposed"),

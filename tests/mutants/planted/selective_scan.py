@@ -7,12 +7,12 @@ from tests.mutants.planted.ids import SCAN_BWD_FLOAT, SWEEPS_KEPT
 
 _SCAN = "selective_scan_fn-2-35-43-processors_1"
 _SCAN_SEGMENTS = "selective_scan_fn-1-6-516-d_state_8-groups_2-params_-constants_C"
-_TILES = "selective_scan_fn-3-20-200"
+_TILES = "selective_scan_fn-3-20-200-processors_24"
 _TILES_ALONE = "selective_scan_fn-2-70-48-processors_1"
 _SWEEPS = "selective_scan_fn-3-40-264-processors_1"
 _SWEEPS_TURNED = "selective_scan_fn-2-72-265-layout_channel_last-matrices_by_state-processors_1"
-_TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out"
-_TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out"
+_TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out-processors_30"
+_TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out-processors_2"
 _TILES_SEGMENTS = "selective_scan_fn-1-3-2560-d_state_12-dtype_float32"
 _TURNED = "selective_scan_fn-3-40-70-layout_channel_last-matrices_by_state"
 _TURNED_SEGMENTS = "selective_scan_fn-1-24-2824-layout_channel_last-matrices_by_state"
@@ -21,7 +21,7 @@ _ROWS_BETWEEN = (
     "-matrices_by_state-processors_1"
 )
 _OTHERWISE = "selective_scan_fn-2-72-265-layout_channel_last-delta_channel_first-matrices_by_state_fused"
-_OTHERWISE_VECTORS = "selective_scan_fn-2-40-264-delta_channel_last-matrices_by_state"
+_OTHERWISE_VECTORS = "selective_scan_fn-2-40-264-delta_channel_last-matrices_by_state-processors_32"
 _OTHERWISE_BWD = "selective_scan_bwd-2-24-265-layout_channel_last-delta_channel_first-matrices_by_state"
 _OTHERWISE_BWD_SLICED = "selective_scan_bwd-1-16-259-layout_channel_last-delta_sliced_alike-matrices_by_state"
 _UNALIGNED_FIRST = (
