@@ -53,9 +53,7 @@ SHORT_FILL = 128
 """Threads per multiprocessor that long rows of few states must give this kernel, where rows are not aligned."""
 
 
-def short_rows(
-    inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool = False
-) -> SelectiveScanShortFwd | None:
+def short_rows(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool) -> SelectiveScanShortFwd | None:
     """The kernel of short rows; None where another one is quicker, or where it cannot be.
 
     Args:

@@ -3,6 +3,7 @@
 
 #include "causal_conv1d/conv.cuh"
 #include "common/sequences.cuh"
+#include "common/tokens.cuh"
 
 // Strides are in elements. bias, seq_idx, initial_states, dfinal_states, the arrays of packed sequences and all outputs
 // but dx and dweight may be null. Where a flag says so they hold float; else bias and the parameters' gradients hold
@@ -122,15 +123,6 @@ __device__ __forceinline__ float inner_gradient(float scaled_sum, float dout) {
 template <typename T>
 __device__ __forceinline__ float load_number(const void* p, index_t at, int is_float32) {
     return is_float32 ? static_cast<const float*>(p)[at] : Dtype<T>::to_float(static_cast<const T*>(p)[at]);
-}
-
-template <typename T>
-__device__ __forceinline__ void store_number(void* p, index_t at, int is_float32, float value) {
-    if (is_float32) {
-        static_cast<float*>(p)[at] = value;
-    } else {
-        static_cast<T*>(p)[at] = Dtype<T>::from_float(value);
-    }
 }
 
 // kVec elements, as a vector where memory has them so, else one by one: gradients of sums and of slices come with any

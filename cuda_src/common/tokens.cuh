@@ -84,3 +84,13 @@ struct RawNumber {
         return is_float32 ? __uint_as_float(word) : Dtype<T>::unpack(word, 0);
     }
 };
+
+// Stores a number that is a float or a T in memory.
+template <typename T>
+__device__ __forceinline__ void store_number(void* p, index_t at, int is_float32, float value) {
+    if (is_float32) {
+        static_cast<float*>(p)[at] = value;
+    } else {
+        static_cast<T*>(p)[at] = Dtype<T>::from_float(value);
+    }
+}

@@ -26,16 +26,6 @@ struct SelectiveScanBwdSumsTraits {
 
 enum Kind { kDA, kVectors, kDB, kDC };
 
-// Stores a number that is a float or a T.
-template <typename T>
-__device__ __forceinline__ void store_number(void* to, index_t at, float value, int is_float32) {
-    if (is_float32) {
-        static_cast<float*>(to)[at] = value;
-    } else {
-        static_cast<T*>(to)[at] = Dtype<T>::from_float(value);
-    }
-}
-
 // The parts of a sum from `begin` to `end` - 1, which are `step` floats apart, added up in their order.
 template <int kAhead>
 __device__ __forceinline__ float sum_of_parts(const float* first, index_t step, int begin, int end) {
@@ -112,13 +102,13 @@ __device__ __forceinline__ void sum_over_tokens(const SelectiveScanBwdOperands& 
     if (number >= count) return;
     const int channel = static_cast<int>(number) / columns, n = static_cast<int>(number) % columns;
     if (kind == kDA) p.dA[channel * p.dA_stride[0] + n * p.dA_stride[1]] = sum;
-    if (kind == kDB) store_number<T>(p.dB, channel * p.dB_stride[1] + n * p.dB_stride[2], sum, p.B_is_float32);
-    if (kind == kDC) store_number<T>(p.dC, channel * p.dC_stride[1] + n * p.dC_stride[2], sum, p.C_is_float32);
+    if (kind == kDB) store_number<T>(p.dB, channel * p.dB_stride[1] + n * p.dB_stride[2], p.B_is_float32, sum);
+    if (kind == kDC) store_number<T>(p.dC, channel * p.dC_stride[1] + n * p.dC_stride[2], p.C_is_float32, sum);
     if (kind == kVectors && n == 0 && p.dD != nullptr) {
-        store_number<T>(p.dD, channel * p.dD_stride, sum, p.D_is_float32);
+        store_number<T>(p.dD, channel * p.dD_stride, p.D_is_float32, sum);
     }
     if (kind == kVectors && n == 1 && p.ddelta_bias != nullptr) {
-        store_number<T>(p.ddelta_bias, channel * p.ddelta_bias_stride, sum, p.delta_bias_is_float32);
+        store_number<T>(p.ddelta_bias, channel * p.ddelta_bias_stride, p.delta_bias_is_float32, sum);
     }
 }
 
