@@ -184,9 +184,18 @@ class SegmentKernel(Kernel):
         """Lanes per channel."""
         raise NotImplementedError
 
-    def launch_config(self, dim: int, rows: int) -> tuple[LaunchConfig, dict[str, Any]]:
+    @property
+    def channels(self) -> int:
+        """Channels that a block takes at a time."""
+        return self.threads // self.group
+
+    def dim_blocks(self, dim: int, rounds: int = 1) -> int:
+        """Blocks for a row of `dim` channels, of which each takes `rounds` times as many as at a time."""
+        return ceil_div(dim, self.channels * rounds)
+
+    def launch_config(self, dim: int, rows: int, rounds: int = 1) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many rows, or segments of rows, of `dim` channels."""
-        dim_blocks = ceil_div(dim * self.group, self.threads)
+        dim_blocks = self.dim_blocks(dim, rounds)
         return self.config(dim_blocks * rows), {"dim_blocks": fast_div(dim_blocks)}
 
 
@@ -311,37 +320,90 @@ class SelectiveScanTilesFwd(SegmentKernel):
 
 @dataclass(frozen=True)
 class SelectiveScanShortFwd(SegmentKernel):
-    """`lanes` lanes own a channel, and each some consecutive tokens of it, with `states` states: all, or a part, of
-    which each of `parts` warps has one.
+    """`lanes` lanes own a channel, and each of them `tokens` consecutive tokens of a tile, with `states` states, which
+    are all; a multiprocessor has room for `resident` blocks.
     """
 
     LANES: ClassVar[tuple[int, ...]] = (8, 16, 32)
-    WHOLE: ClassVar[tuple[int, ...]] = (1, 2, 4)
-    """States at most where lanes have all."""
-    PARTS, PART = 4, (2, 4)
-    """Parts, and states of one at most."""
+    STATES: ClassVar[tuple[int, ...]] = (1, 2, 4)
+    RESIDENT: ClassVar[dict[tuple[int, int], int]] = {(4, 1): 8, (4, 2): 6, (4, 4): 6, (8, 1): 6}
+    """By tokens of a lane, and its states at most, how many blocks registers must leave room for."""
 
     input_t: DType
     vec: int
     lanes: int
-    parts: int
     states: int
+    tokens: int
+    resident: int
 
     @property
     def group(self) -> int:
-        return self.lanes * self.parts
+        return self.lanes
+
+    @property
+    def tile(self) -> int:
+        """Tokens of a channel that its lanes have at a time."""
+        return self.lanes * self.tokens
 
     @classmethod
-    def of(cls, input_t: DType, vec: int, lanes: int, d_state: int) -> SelectiveScanShortFwd:
-        """The kernel for this many states, 16 at most."""
-        parts = 1 if d_state <= cls.WHOLE[-1] else cls.PARTS
-        held = cls.WHOLE if parts == 1 else cls.PART
-        return cls(input_t, vec, lanes, parts, next(states for states in held if states * parts >= d_state))
+    def of(cls, input_t: DType, vec: int, lanes: int, tokens: int, d_state: int) -> SelectiveScanShortFwd:
+        """The kernel for this many states, no more than the last of STATES."""
+        states = next(states for states in cls.STATES if states >= d_state)
+        return cls(input_t, min(vec, tokens), lanes, states, tokens, cls.RESIDENT[tokens, states])
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanShortFwd]:
-        states = (*((1, states) for states in cls.WHOLE), *((cls.PARTS, states) for states in cls.PART))
-        for input_t, lanes, divided in product(FLOATS, cls.LANES, states):
+        for input_t, lanes, (tokens, states) in product(FLOATS, cls.LANES, cls.RESIDENT):
+            for vec in vectors(input_t):
+                # Where tokens have no vectors, lanes have four of them.
+                if vec <= tokens and (vec > 1 or tokens == 4):
+                    yield cls.of(input_t, vec, lanes, tokens, states)
+
+
+@dataclass(frozen=True)
+class SelectiveScanPartsFwd(SegmentKernel):
+    """`lanes` lanes of each warp of a block own a channel, and each some consecutive tokens of it, with the `states`
+    states that are the warp's part; a multiprocessor has room for `resident` blocks.
+    """
+
+    LANES: ClassVar[tuple[int, ...]] = (8, 16, 32)
+    RESIDENT: ClassVar[dict[int, int]] = {1: 5, 2: 4, 4: 4}
+    """By the states of a part at most, how many blocks registers must leave room for."""
+
+    input_t: DType
+    vec: int
+    lanes: int
+    states: int
+    resident: int
+
+    @property
+    def group(self) -> int:
+        return self.lanes * self.warps
+
+    @property
+    def tile(self) -> int:
+        """Tokens of a channel that a block takes at a time."""
+        return self.lanes * self.constants["kTokens"]
+
+    @classmethod
+    def window(cls) -> int:
+        """Tokens of which a warp has B and C at a time."""
+        return cls.constants["kWindow"]
+
+    @classmethod
+    def part_of(cls, d_state: int) -> int:
+        """The states of a part, of at most 16."""
+        return next(states for states in cls.RESIDENT if states * cls.warps >= d_state)
+
+    @classmethod
+    def of(cls, input_t: DType, vec: int, lanes: int, d_state: int) -> SelectiveScanPartsFwd:
+        """The kernel for this many states, 16 at most."""
+        states = cls.part_of(d_state)
+        return cls(input_t, vec, lanes, states, cls.RESIDENT[states])
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanPartsFwd]:
+        for input_t, lanes, divided in product(FLOATS, cls.LANES, cls.RESIDENT.items()):
             for vec in vectors(input_t):
                 yield cls(input_t, vec, lanes, *divided)
 

@@ -98,15 +98,17 @@ def plan(o: Operands) -> Plan:
     shapes = tile_shapes(o.inputs)
     states_only: SegmentKernel | None = None
     copied = None if shapes else alike(o.inputs)
-    scan: SegmentKernel | None = short_rows(o.inputs, shapes, has_copies=copied is not None)
-    if scan is not None:
-        cut = uncut(o.inputs)
+    short = short_rows(o.inputs, shapes, has_copies=copied is not None)
+    scan: SegmentKernel
+    rounds = 1
+    if short is not None:
+        (scan, rounds), cut = short, uncut(o.inputs)
     elif copied is not None:
         return copied.joined(plan(o._replace(inputs=copied.operands)))
     else:
         cut = segments(o.inputs, shapes)
         scan, states_only = _kernels(o.inputs, shapes, cut)
-    config, division = scan.launch_config(dim, batch * cut.per_row)
+    config, division = scan.launch_config(dim, batch * cut.per_row, rounds)
     known = {**numbers(o.inputs), **_segment_numbers(o, cut), **division}
     last = Launch(scan, config, scan.params.pack_numbers(**known))
     if states_only is None or cut.per_row == 1:

@@ -1,59 +1,120 @@
-"""Which scans of whole rows run SelectiveScanShortFwd, this kernel below: short, few and unaligned rows."""
+"""Which scans of whole rows run SelectiveScanShortFwd or SelectiveScanPartsFwd: short, few and unaligned rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
-from cuconv.selective_scan.kernels import SelectiveScanShortFwd, TileShape, max_tile_states
-from cuconv.selective_scan.plan import FILL, input_dtype, tokens_vector
-from cuconv.selective_scan.plan_turned import FEW_ROWS, LEAST_COPIED
+from cuconv.selective_scan.kernels import SelectiveScanPartsFwd, SelectiveScanShortFwd, TileShape, max_tile_states
+from cuconv.selective_scan.plan import input_dtype, tokens_vector
+from cuconv.selective_scan.plan_turned import LEAST_COPIED
 
 TOKENS_OF_MANY = 128
 """Tokens of a row below which it is short for tiles."""
 
-SHORT_TOKENS, SHORT_ROWS = 32, 80
-"""Rows are few where their number per multiprocessor, times the states that a lane has, is at most SHORT_ROWS. Few rows
-of SHORT_TOKENS tokens or more run this kernel where they are short or not aligned. On an H200, with 16 states, 1 x 256
-x 96 takes 4.0 us so and 10.3 with tiles, and 1 x 1536 x 250, which is not aligned, 13.0 and 36.2 with
-selective_scan_fwd; but 8 x 384 x 197 are too many rows, which take 36.4 and 33.1.
+PARTS_TOKENS = 32
+"""Tokens of a row from which on warps share its states (SelectiveScanPartsFwd)."""
+
+PAIR_ROWS, PAIR_TOKENS, PAIR_TOKENS_FEW = 2, 4096, 2048
+"""Warps share the states of aligned rows that are long enough for tiles where a multiprocessor has at most PAIR_ROWS of
+them, up to PAIR_TOKENS tokens, and up to PAIR_TOKENS_FEW of four states or fewer. On an H200, with 16 states, 1 x 128 x
+1024 takes 7.4 us so and 11.4 with tiles, 1 x 256 x 4096 28.4 and 30.3; but 1 x 512 x 1024 12.4 and 10.5, and with two
+states 1 x 256 x 4096 19.4 and 15.8.
 """
 
-SHORT_LONG, LONG_ROWS = 1024, 4
-"""With more than four states, rows that are not aligned run this kernel up to SHORT_LONG tokens, instead of being
-copied, where a multiprocessor has at most LONG_ROWS of them. 1 x 64 x 300 takes 6.2 us so and 12.6 with copies.
+FEW_ALIGNED = 24
+"""Rows of more than four states, per multiprocessor, whose states warps share where rows are aligned and short for
+tiles. With 16 states 1 x 256 x 96 takes 3.4 us so and 10.4 with tiles, 2 x 1536 x 96 9.0 and 11.0, but 4 x 1536 x 64
+9.2 and 7.5.
 """
 
-SHORT_ODD, ODD_ROWS = 2048, 8
-"""Tiles take one state at a time where the number of states is odd. Few rows of up to four states then run this kernel
-up to SHORT_ODD tokens, and those of one state up to twice as many where a multiprocessor has ODD_ROWS of them or more.
-1 x 1536 x 2048 of one state takes 15 us so, and 23 with tiles in segments, x 4096 27.0 and 35.5; but 1 x 256 x 4096
-22.2 and 14.9.
+FEW_UNALIGNED = 200
+"""The same for rows that are not aligned, times the states of a warp. 4 x 384 x 197 takes 11 us so and 28 with
+selective_scan_fwd, 16 x 384 x 197 32 and 42, of 8 states 16 x 384 x 196 20 and 27, but 8 x 1536 x 100 28 and 20.
 """
 
-SHORT_PAIR, PAIR_ROWS = 2048, 2
-"""Rows of more than four states run this kernel up to SHORT_PAIR tokens, an even number, where a multiprocessor has at
-most PAIR_ROWS of them: a block each. With 16 states 1 x 128 x 1024 takes 9.3 us so and 11.4 with tiles, 1 x 256 x 2048
-18.1 and 20.1, and 1 x 256 x 1500, which is not aligned for tiles, 15.7 and 26.9; but 1 x 300 x 1024 11.6 and 11.4.
+FEW_OF_FOUR = 8
+"""Rows of three or four states, per multiprocessor, whose states warps share where they fit a window. 4 x 256 x 96
+takes 3.5 us so and 3.9 by SelectiveScanShortFwd, 2 x 768 x 196 6.0 and 5.7.
 """
 
-SHORT_ALONE = 64
-"""Tokens of aligned rows from which on this kernel is quicker with few states than tiles in which a lane has a channel
-alone. 64 x 1536 x 32 of one state takes 26 us so and 18 with such tiles, x 64 25 and 41.
+LONG_TOKENS = 23_600
+"""Tokens of all rows per multiprocessor, times the states of a warp, up to which warps share the states of longer rows
+that are not aligned. With 16 states 1 x 1536 x 301 takes 15 us so and 22 with copies, 1 x 512 x 1500 20 and 29, but 1 x
+1536 x 515 32 and 27; with four states 1 x 1536 x 999 21 and 27, 1 x 1536 x 2047 46 and 41.
 """
 
-SHORT_LEAST = 40
-"""Tokens of other rows from which on this kernel is quicker with few states than selective_scan_fwd, however many rows
-there are. 64 x 3072 x 49 of one state takes 63 us so and 147 with that, of 4 states 133 and 175.
+FULL, FULL_OF_TWO = 24, 8
+"""Rows per multiprocessor from which on they are many for a warp each, with four states and with two: 4 x 1536 x 500 of
+four states takes 30 us so and 22 by SelectiveScanShortFwd, 1 x 512 x 1500 of two 11.2 and 12.7, 1 x 1536 x 999 24 and
+18.
 """
 
-SHORT_FILL = 128
-"""Threads per multiprocessor that long rows of few states must give this kernel, where rows are not aligned."""
+SHORT_TOKENS, SHORT_ROWS = 16, 64
+"""SelectiveScanShortFwd is quicker than kernels whose lanes have a channel alone from SHORT_TOKENS tokens on, and where
+a multiprocessor has at most SHORT_ROWS rows: with one state 64 x 1536 x 17 take 18 us so and 21.5, 64 x 768 x 13 10.2
+and 9.7.
+"""
+
+SHORT_ALONE, ALONE_ROWS = 64, {2: 200, 4: 24}
+"""Tokens of aligned rows from which on it is quicker than tiles whose lanes have a channel alone, and the rows per
+multiprocessor up to which it is so for fewer tokens, with two states and with four. 64 x 1536 x 48 of two states takes
+32 us so and 27 with such tiles, 16 x 1536 x 32 6.0 and 8.4.
+"""
+
+SHORT_LONG = 2048
+"""Tokens up to which few rows of one state are not cut into segments: 1 x 256 x 2048 takes 10.2 us and 11.1 cut, x 4096
+21 and 15. Where rows are FULL_OF_TWO or more they are never cut: 1 x 1536 x 8192 takes 49 us and 62 cut.
+"""
+
+FULL_OF_FOUR = 48
+"""Aligned rows of three or four states, per multiprocessor, up to which SelectiveScanShortFwd is quicker than tiles
+where they are short for these: 4 x 1536 x 96 takes 6.6 us so and 8.0, 8 x 1536 x 64 6.9 and 6.3.
+"""
+
+MANY_TOKENS = 256
+"""Tokens of a row of one state from which on a lane has eight of them at a time instead of four, where tokens have
+vectors: 1 x 1536 x 2048 takes 14.6 us so and 19.2, 2 x 768 x 196 4.2 and 3.7.
+"""
+
+MOST_ROUNDS = 12
+"""Channels at most that a group of lanes takes one after another: more of them were hardly quicker."""
 
 
-def short_rows(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool) -> SelectiveScanShortFwd | None:
+class Times(NamedTuple):
+    """How long blocks take, in a unit of their own."""
+
+    turns: Mapping[int, float]
+    """By lanes per channel, a block's time for a tile."""
+    more: float
+    """What each block of a multiprocessor adds to that."""
+    start: float
+    """What each block takes to start, where tokens have vectors."""
+    start_alone: float
+    """The same where they have not."""
+
+
+PARTS_TIMES = Times({8: 1.0, 16: 1.1, 32: 1.4}, 0.25, 0.05, 0.2)
+"""With these the chosen lanes and rounds take 0.9 % more than the quickest, in the mean of 65 sizes on an H200, and 9 %
+at most.
+"""
+
+SHORT_TIMES = Times({8: 1.0, 16: 1.0, 32: 1.0}, 0.15, 0.2, 0.2)
+"""The same for SelectiveScanShortFwd: 0.2 % in the mean of 170 sizes, and 11 % at most."""
+
+
+class ShortRows(NamedTuple):
+    """How short rows are scanned."""
+
+    kernel: SelectiveScanPartsFwd | SelectiveScanShortFwd
+    rounds: int = 1
+    """Channels that a group of lanes takes one after another."""
+
+
+def short_rows(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool) -> ShortRows | None:
     """The kernel of short rows; None where another one is quicker, or where it cannot be.
 
     Args:
@@ -61,34 +122,87 @@ def short_rows(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool)
         shapes: the tiles that the rows have room for.
         has_copies: whether there can be copies of them that have.
     """
-    batch, dim, seqlen = inputs.u.shape
     vec = tokens_vector(inputs)
     if vec is None or inputs.d_state > max_tile_states():
         return None
-    rows, processors = batch * dim, multiprocessors(inputs.u.device)
-    of = partial(SelectiveScanShortFwd.of, input_dtype(inputs), vec, d_state=inputs.d_state)
-    fitting = [kernel for kernel in map(of, SelectiveScanShortFwd.LANES) if rows * kernel.group <= FILL * processors]
-    # No more than half of a tile is empty.
-    kernel = [of(SelectiveScanShortFwd.LANES[0]), *(each for each in fitting if 4 * each.lanes < seqlen)][-1]
-    has_few_states, shared = kernel.parts == 1, [shape for shape in shapes if shape.group > 1]
-    is_few = seqlen >= SHORT_TOKENS and rows * kernel.states <= SHORT_ROWS * processors
-    is_pair = not has_few_states and vec > 1 and rows <= PAIR_ROWS * processors and seqlen <= SHORT_PAIR
-    if shared and seqlen < TOKENS_OF_MANY:
-        is_quick = is_few
-    elif shared:
-        is_odd = has_few_states and all(shape.at_once == 1 for shape in shared)
-        longest = SHORT_ODD * (2 if kernel.states == 1 and rows >= ODD_ROWS * processors else 1)
-        is_quick = is_pair or (is_odd and kernel.lanes == SelectiveScanShortFwd.LANES[-1] and seqlen <= longest)
-    elif not has_few_states:
-        is_short = seqlen < LEAST_COPIED or (seqlen < SHORT_LONG and rows <= LONG_ROWS * processors)
-        is_quick = is_few and (is_short or is_pair)
-    elif shapes:
-        is_quick = seqlen >= SHORT_ALONE
-    elif seqlen < LEAST_COPIED:
-        is_quick = seqlen >= SHORT_LEAST or rows * kernel.group <= FILL * processors
-    else:
-        # 8 x 1536 x 2047 of one state take 137 us so and 191 with copies, but 1 x 5120 x 2047 106 and 91, and of two
-        # states 275 and 195.
-        is_copied = has_copies and (rows <= FEW_ROWS or inputs.d_state > 1)
-        is_quick = rows * kernel.group >= SHORT_FILL * processors and not is_copied
-    return kernel if is_quick else None
+    if _share_states(inputs, has_tiles=any(shape.group > 1 for shape in shapes)):
+        return _of_parts(inputs, vec)
+    if inputs.d_state <= SelectiveScanShortFwd.STATES[-1] and _own_states(inputs, shapes, has_copies=has_copies):
+        return _of_few_states(inputs, vec)
+    return None
+
+
+def _per_processor(inputs: Inputs) -> float:
+    """Rows per multiprocessor."""
+    batch, dim, _ = inputs.u.shape
+    return batch * dim / multiprocessors(inputs.u.device)
+
+
+def _share_states(inputs: Inputs, *, has_tiles: bool) -> bool:
+    """Whether warps share the states of rows."""
+    seqlen, d_state, rows = inputs.u.shape[2], inputs.d_state, _per_processor(inputs)
+    states = SelectiveScanPartsFwd.part_of(d_state)
+    if seqlen < PARTS_TOKENS or d_state == 1:
+        return False
+    if has_tiles and seqlen >= TOKENS_OF_MANY:
+        return rows <= PAIR_ROWS and seqlen <= (PAIR_TOKENS if states > 1 else PAIR_TOKENS_FEW)
+    if seqlen > SelectiveScanPartsFwd.window():
+        is_full = states == 1 and rows > (FULL_OF_TWO if d_state == 2 else FULL)
+        return not is_full and rows * seqlen * states <= LONG_TOKENS
+    if states == 1:
+        return d_state > 2 and rows <= FEW_OF_FOUR
+    return rows <= FEW_ALIGNED if has_tiles else rows * states <= FEW_UNALIGNED
+
+
+def _own_states(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool) -> bool:
+    """Whether lanes own all of the few states of rows, and some tokens."""
+    seqlen, d_state, rows = inputs.u.shape[2], inputs.d_state, _per_processor(inputs)
+    is_enough = seqlen >= SHORT_TOKENS or rows <= SHORT_ROWS
+    if d_state == 1:
+        return is_enough and (seqlen <= SHORT_LONG or rows >= FULL_OF_TWO)
+    if any(shape.group > 1 for shape in shapes):
+        if d_state > 2:
+            return seqlen < TOKENS_OF_MANY and rows <= FULL_OF_FOUR
+        return seqlen < TOKENS_OF_MANY or (rows <= FULL and (seqlen < LEAST_COPIED or rows >= FULL_OF_TWO))
+    if shapes:
+        return seqlen >= SHORT_ALONE or rows <= ALONE_ROWS[2 if d_state == 2 else 4]
+    if seqlen < LEAST_COPIED or not has_copies:
+        return is_enough
+    return rows >= FULL_OF_TWO if d_state == 2 else rows * seqlen <= LONG_TOKENS
+
+
+def _time(inputs: Inputs, short: ShortRows, times: Times) -> float:
+    """How long a scan takes, in the unit of `times`."""
+    batch, dim, seqlen = inputs.u.shape
+    kernel, processors = short.kernel, multiprocessors(inputs.u.device)
+    turns = ceil_div(seqlen, kernel.tile) * short.rounds
+    waves, rest = divmod(batch * kernel.dim_blocks(dim, short.rounds), kernel.resident * processors)
+    start = times.start_alone if kernel.vec == 1 else times.start
+
+    def wave(blocks: int) -> float:
+        return start * blocks + turns * (times.turns[kernel.lanes] + times.more * blocks)
+
+    return waves * wave(kernel.resident) + (wave(ceil_div(rest, processors)) if rest else 0)
+
+
+def _of_parts(inputs: Inputs, vec: int) -> ShortRows:
+    """The quickest lanes and rounds where warps share the states of rows."""
+    _, dim, seqlen = inputs.u.shape
+    most = MOST_ROUNDS if seqlen <= SelectiveScanPartsFwd.window() else 1
+    possible = []
+    for lanes in SelectiveScanPartsFwd.LANES:
+        kernel = SelectiveScanPartsFwd.of(input_dtype(inputs), vec, lanes, inputs.d_state)
+        # A warp has B and C of one group.
+        if inputs.groups == 1 or dim // inputs.groups % kernel.channels == 0:
+            possible += [ShortRows(kernel, rounds) for rounds in range(1, most + 1)]
+    return min(possible, key=lambda short: _time(inputs, short, PARTS_TIMES))
+
+
+def _of_few_states(inputs: Inputs, vec: int) -> ShortRows:
+    """The quickest lanes where they own all states of rows."""
+    tokens = 8 if inputs.d_state == 1 and vec > 1 and inputs.u.shape[2] > MANY_TOKENS else 4
+    kernels = [
+        SelectiveScanShortFwd.of(input_dtype(inputs), vec, lanes, tokens, inputs.d_state)
+        for lanes in SelectiveScanShortFwd.LANES
+    ]
+    return min(map(ShortRows, kernels), key=lambda short: _time(inputs, short, SHORT_TIMES))

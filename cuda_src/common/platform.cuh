@@ -156,18 +156,20 @@ __device__ __forceinline__ void copy_async_if(bool condition, void* shared, cons
 #endif
 }
 
-// A copy of 16 bytes of which only the first `bytes`, an even number of them, are read; the others become zero.
+// A copy of kBytes of which only the first `bytes`, an even number of them, are read; the others become zero.
+template <int kBytes = 16>
 __device__ __forceinline__ void copy_front_async(void* shared, const void* global, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(kBytes), "r"(bytes)
+                 : "memory");
 #elif defined(__CUDA_ARCH__)
     unsigned short* const to = static_cast<unsigned short*>(shared);
     const unsigned short* const from = static_cast<const unsigned short*>(global);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) to[i] = 2 * i < bytes ? from[i] : 0;
+    for (int i = 0; i < kBytes / 2; ++i) to[i] = 2 * i < bytes ? from[i] : 0;
 #else
-    __pipeline_memcpy_async(shared, global, 16, 16 - bytes);
+    __pipeline_memcpy_async(shared, global, kBytes, kBytes - bytes);
 #endif
 }
 

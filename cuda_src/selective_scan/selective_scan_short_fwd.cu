@@ -1,17 +1,15 @@
 // h = h * exp(dt * A) + dt * B * u, y = sum over n of C * h + D * u, out = y * silu(z), with dt = delta + delta_bias or
-// the softplus of that, for rows of contiguous tokens that are short, few or not aligned: up to 4 states, or up to 16
-// of few rows.
+// the softplus of that, for rows of contiguous tokens that are short, few or not aligned: up to 4 states.
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), tokens contiguous.
-// kLanes lanes own a channel of a row, and each lane eight consecutive tokens of a tile with all states, so that it
-// loads, prepares and finishes them alone: lanes hand each other only the states between their tokens. Or each of
-// kParts warps has a part of the states, and prepares the tokens for itself; then the parts of the results meet in
-// shared memory, where each thread finishes two tokens. B and C come from the L1 cache, where the channels of a block
-// find them together. On an H200 64 x 1536 rows of 196 tokens with one state take 72 us so, and 182 where a lane walks
-// a row alone; of 49 tokens, twice as many rows, 63 and 147.
+// kLanes lanes own a channel of a row, and each lane kTokens consecutive tokens of a tile with all states, so that it
+// loads, prepares and finishes them alone: lanes hand each other only the states between their tokens. B and C come
+// from the L1 cache, where the channels of a block find them together. On an H200 64 x 1536 rows of 196 tokens with one
+// state take 72 us so, and 182 where a lane walks a row alone; of 49 tokens, twice as many rows, 63 and 147.
 //
-// input_t  u, delta, z, out, B and C    kVec     tokens an access                  kLanes  lanes of a warp per channel
-// kParts   parts of the states          kStates  d_state or more, divided by kParts
+// input_t  u, delta, z, out, B and C    kVec     tokens an access    kLanes  lanes of a warp per channel
+// kStates  d_state or more              kTokens  per lane of a tile
+// kResident  blocks per multiprocessor
 #include "common/activation.cuh"
 #include "common/tokens.cuh"
 #include "common/warp.cuh"
@@ -21,103 +19,75 @@ struct SelectiveScanShortFwdParams {
     SelectiveScanOperands operands;
 };
 
-template <typename input_t, int kVec, int kLanes, int kParts, int kStates>
+template <typename input_t, int kVec, int kLanes, int kStates, int kTokens, int kResident>
 struct SelectiveScanShortFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kTokens = 8;                               // per lane of a tile
-    static constexpr int kChannels = kThreads / (kLanes * kParts);  // per block
-    static constexpr int kBlocksOf1 = 6;
-    static constexpr int kBlocksOfMore = 5;
-    static constexpr int kBlocksOf4Parts = 4;
-    static constexpr int kMinBlocks = kStates == 1                 ? kBlocksOf1
-                                      : kParts == 1 || kStates < 4 ? kBlocksOfMore
-                                                                   : kBlocksOf4Parts;
-    static_assert(kParts == 1 || kParts * kWarpSize == kThreads);
+    static constexpr int kChannels = kThreads / kLanes;  // per block
+    static constexpr int kMinBlocks = kResident;
 };
 
-// The parts of a tile's results, for two tiles: those of one are read while those of the next are written.
-template <int kParts, int kTokens>
-struct ShortShared {
-    alignas(16) float parts[2][kParts][kTokens];
-};
-
-template <typename input_t, int kVec, int kLanes, int kParts, int kStates,
-          typename Traits = SelectiveScanShortFwdTraits<input_t, kVec, kLanes, kParts, kStates>>
+template <typename input_t, int kVec, int kLanes, int kStates, int kTokens, int kResident,
+          typename Traits = SelectiveScanShortFwdTraits<input_t, kVec, kLanes, kStates, kTokens, kResident>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_short_fwd_kernel(const SelectiveScanShortFwdParams params) {
     using T = input_t;
     using Segment = ScanSegment<Traits>;
-    constexpr int kTokens = Traits::kTokens, kTile = kLanes * kTokens;
-    constexpr int kAtOnce = kParts > 1 || kStates < 2 ? kStates : 2;  // states that a lane computes interleaved
-    constexpr int kFinished = kTokens / kParts;                       // tokens of a tile that a thread finishes
-    constexpr int kFinishedVec = kVec < kFinished ? kVec : kFinished;
+    constexpr int kTile = kLanes * kTokens;
+    constexpr int kAtOnce = kStates < 2 ? kStates : 2;  // states that a lane computes interleaved
     static_assert(Segment::kChunk % kTile == 0);
     using Own = Tokens<T, kTokens, kVec>;
-    using Finished = Tokens<T, kFinished, kFinishedVec>;
     const SelectiveScanOperands& p = params.operands;
-    __shared__ ShortShared<kParts, kParts == 1 ? 4 : kTokens * kWarpSize> shared;
     const Segment segment(p);
     const int thread = opaque(static_cast<int>(threadIdx.x));
-    const int part = kParts > 1 ? thread / kWarpSize : 0, among = kParts > 1 ? thread % kWarpSize : thread;
-    const int lane = among % kLanes, first = lane * kTokens, first_state = part * kStates;
-    // Of all tokens of the block's tiles, those that this thread finishes.
-    const int finished = thread * kFinished, first_finished = finished % kTile;
+    const int lane = thread % kLanes, first = lane * kTokens;
     const index_t batch = segment.batch;
     // Lanes beyond the last channel repeat its work and store nothing.
-    const auto channel_of = [&](int local) -> index_t { return min(segment.first_channel + local, p.dim - 1); };
-    const index_t channel = channel_of(among / kLanes), shown_channel = channel_of(finished / kTile);
-    const bool is_idle = segment.first_channel + among / kLanes >= p.dim;
-    const bool is_shown = segment.first_channel + finished / kTile < p.dim;
+    const bool is_idle = segment.first_channel + thread / kLanes >= p.dim;
+    const index_t channel = min(segment.first_channel + thread / kLanes, p.dim - 1);
     const auto place = [&](const index_t* stride, index_t number) { return batch * stride[0] + number * stride[1]; };
     const index_t group = divide(static_cast<unsigned>(channel), p.group_dim).quotient;
     const T* const u = static_cast<const T*>(p.u) + place(p.u_stride, channel) + first;
     const T* const delta = static_cast<const T*>(p.delta) + place(p.delta_stride, channel) + first;
     const T* const B = static_cast<const T*>(p.B) + place(p.B_stride, group) + first;
     const T* const C = static_cast<const T*>(p.C) + place(p.C_stride, group) + first;
-    const T* const shown = static_cast<const T*>(p.u) + place(p.u_stride, shown_channel) + first_finished;
-    const T* const z = static_cast<const T*>(p.z) + place(p.z_stride, shown_channel) + first_finished;
-    T* const out = static_cast<T*>(p.out) + place(p.out_stride, shown_channel) + first_finished;
-    Own next_u, next_delta;
-    Finished next_shown, next_z;
+    const T* const z = static_cast<const T*>(p.z) + place(p.z_stride, channel) + first;
+    T* const out = static_cast<T*>(p.out) + place(p.out_stride, channel) + first;
+    Own next_u, next_delta, next_z;
     next_z.clear();
     const auto load_rows = [&](int tile) {
         next_u.load_front(u + tile, p.seqlen - tile - first);
         next_delta.load_front(delta + tile, p.seqlen - tile - first);
-        if (kParts > 1) next_shown.load_front(shown + tile, p.seqlen - tile - first_finished);
-        if (p.z != nullptr) next_z.load_front(z + tile, p.seqlen - tile - first_finished);
+        if (p.z != nullptr) next_z.load_front(z + tile, p.seqlen - tile - first);
     };
     load_rows(0);
     RawNumber<T> raw_d, raw_bias;
-    if (p.D != nullptr) raw_d.load(p.D, shown_channel * p.D_stride, p.D_is_float32);
+    if (p.D != nullptr) raw_d.load(p.D, channel * p.D_stride, p.D_is_float32);
     if (p.delta_bias != nullptr) raw_bias.load(p.delta_bias, channel * p.delta_bias_stride, p.delta_bias_is_float32);
     float rate[kStates], state[kStates];
 #pragma unroll
-    for (int s = 0; s < kStates; ++s) {
-        const int n = first_state + s;
-        rate[s] = state[s] = 0.0f;
+    for (int n = 0; n < kStates; ++n) {
+        rate[n] = state[n] = 0.0f;
         if (n >= p.d_state) continue;
-        rate[s] = load<1>(static_cast<const float*>(p.A) + channel * p.A_stride[0] + n * p.A_stride[1]).to_float(0);
+        rate[n] = load<1>(static_cast<const float*>(p.A) + channel * p.A_stride[0] + n * p.A_stride[1]).to_float(0);
         if (p.initial_state != nullptr) {
             const index_t* const stride = p.initial_state_stride;
-            state[s] = load<1, Memory::kMutable>(p.initial_state + place(stride, channel) + n * stride[2]).to_float(0);
+            state[n] = load<1, Memory::kMutable>(p.initial_state + place(stride, channel) + n * stride[2]).to_float(0);
         }
     }
     const auto leave_states = [&](float* to, const index_t* stride) {
         if (is_idle) return;
 #pragma unroll
-        for (int s = 0; s < kStates; ++s) {
-            const int n = first_state + s;
-            if (lane == s && n < p.d_state) to[channel * stride[0] + n * stride[1]] = state[s];
+        for (int n = 0; n < kStates; ++n) {
+            if (lane == n && n < p.d_state) to[channel * stride[0] + n * stride[1]] = state[n];
         }
     };
-    int stage = 0;
-    for (int tile = 0; tile < p.seqlen; tile += kTile, stage ^= 1) {
+    for (int tile = 0; tile < p.seqlen; tile += kTile) {
         const int live = p.seqlen - tile - first;  // tokens of the row from this lane's first one on
         Own b[kAtOnce], c[kAtOnce];
         const auto load_matrices = [&](int from) {
 #pragma unroll
             for (int s = 0; s < kAtOnce; ++s) {
-                const int n = first_state + from + s;
+                const int n = from + s;
                 b[s].clear();
                 c[s].clear();
                 if (n >= p.d_state) continue;
@@ -130,8 +100,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             const index_t* const stride = p.chunk_states_stride;
             leave_states(p.chunk_states + batch * stride[0] + tile / Segment::kChunk * stride[1], stride + 2);
         }
-        const Own own_u = next_u, own_delta = next_delta;
-        const Finished own_shown = next_shown, own_z = next_z;
+        const Own own_u = next_u, own_delta = next_delta, own_z = next_z;
         if (tile + kTile < p.seqlen) load_rows(tile + kTile);
         const float bias = raw_bias.to_float(p.delta_bias_is_float32);
         float dt[kTokens], dt_u[kTokens], y[kTokens], sum = 0.0f;
@@ -177,29 +146,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
                 }
             }
         }
-        float results[kFinished];
-        if constexpr (kParts > 1) {
-            store_tokens<4>(shared.parts[stage][part] + among * kTokens, 1, y);
-            __syncthreads();
-        }
         const float D = raw_d.to_float(p.D_is_float32);
 #pragma unroll
-        for (int t = 0; t < kFinished; ++t) {
-            float shown_u;
-            if constexpr (kParts > 1) {
-                shown_u = own_shown.to_float(t);
-                results[t] = shared.parts[stage][0][finished + t];
-#pragma unroll
-                for (int i = 1; i < kParts; ++i) results[t] += shared.parts[stage][i][finished + t];
-            } else {
-                shown_u = own_u.to_float(t);
-                results[t] = y[t];
-            }
+        for (int t = 0; t < kTokens; ++t) {
             // Without D not with 0 * u, which for an infinite u is NaN.
-            if (p.D != nullptr) results[t] = fmaf(D, shown_u, results[t]);
-            if (p.z != nullptr) results[t] *= silu_gate(own_z.to_float(t));
+            if (p.D != nullptr) y[t] = fmaf(D, own_u.to_float(t), y[t]);
+            if (p.z != nullptr) y[t] *= silu_gate(own_z.to_float(t));
         }
-        if (is_shown) store_front<kFinishedVec>(out + tile, p.seqlen - tile - first_finished, results);
+        if (!is_idle) store_front<kVec>(out + tile, live, y);
     }
     if (p.last_state != nullptr) leave_states(p.last_state + batch * p.last_state_stride[0], p.last_state_stride + 1);
 }

@@ -122,7 +122,8 @@ def compiled(cls: type[Kernel], rows: list[Kernel], arch: int, memory: pytest.Ca
 
 
 SPILLS = {
-    "SelectiveScanShortFwd": 384,
+    "SelectiveScanPartsFwd": 64,
+    "SelectiveScanShortFwd": 112,
     "SelectiveScanTilesFwd": 384,
     "SelectiveScanVarlenFwd": 256,
     "SelectiveScanVarlenTilesFwd": 384,
@@ -146,7 +147,7 @@ SPILLS = {
 }
 """Bytes per thread that kernels may keep in local memory, none where not named.
 
-The tiles of scans access it once a tile and not in their loops over states; those with snapshots in runs of short
+Scans access it once a tile and not in their loops over states; those with snapshots in runs of short
 sequences need the most. Scans whose lanes all walk all tokens keep some words for a third or a fourth block, with
 snapshots: on an H200 16 x 512 tokens of 2048 channels of 64 states took 1515 us so and 1735 with two blocks. The
 gradient of a scan keeps one word there for a second block, and up to four where float32 sequences with states share

@@ -118,9 +118,9 @@ UNIT = (
     # Every number of lanes and of states a lane, and every access, of whole rows and of segments: the last one whole,
     # of one token, and of more than one chunk.
     Case(2, 70, 48, processors=1),
-    Case(1, 3, 3072),
+    Case(1, 3, 3072, processors=1),
     Case(2, 3, 253, 1, dtype="float32", layout="channel_last", without=NO_STATES),
-    Case(1, 24, 58, dtype="float16", processors=1),
+    Case(1, 60, 58, dtype="float16", processors=1),
     Case(1, 5, 520, 2, dtype="float16", params="", constants="B", without="D z", softplus=False),
     Case(1, 6, 516, 8, 2, constants="C", params=""),
     Case(1, 20, 600, 20, 4, "float32", constants="BC", without="delta_bias", others="strided"),
@@ -128,13 +128,13 @@ UNIT = (
     Case(1, 2, 520, 256, layout="backward_seq", matrices="backward"),
     Case(1, 3, 1032, 26),
     # The same for kernels with lanes that share tokens.
-    Case(1, 3, 2560, 12, dtype="float32"),
+    Case(1, 3, 2560, 12, dtype="float32", processors=1),
     Case(1, 3, 768, 5, dtype="float16"),
     Case(5, 32, 192, 3, 2),
     Case(3, 20, 200, 6, processors=24),
     Case(3, 20, 200, processors=24),
     Case(2, 3, 513, without=NO_STATES),
-    Case(1, 2, 2823, without="chunk_states_out"),
+    Case(1, 3, 2823, without="chunk_states_out", processors=1),
     # The same for lanes that walk all tokens, as with more channels: in each number of parts, blocks beyond the last
     # channel, and one token of a last tile and of a last sweep.
     Case(1, 200, 152, processors=1),
@@ -157,27 +157,32 @@ UNIT = (
     Case(1, 12, 68, 3, dtype="float32", matrices="by_state"),
     # Rows that are not aligned: of every length behind whole vectors but one, several entries and groups, copies of B
     # and C alone; and channels that are no whole vectors.
-    Case(2, 3, 513, 4, dtype="float32", layout="sliced_alike"),
+    Case(2, 30, 513, 4, dtype="float32", layout="sliced_alike", processors=1),
     Case(2, 64, 259, 16, 2, matrices="fused", processors=1),
-    Case(1, 5, 262, dtype="float16", without="z " + NO_STATES, layout="offset_by_4", processors=1),
+    Case(1, 24, 262, dtype="float16", without="z " + NO_STATES, layout="offset_by_4", processors=1),
     Case(1, 3, 1030, 20, without=NO_STATES),
     Case(1, 1, 77),
-    Case(2, 20, 260, 4, dtype="float16", **ROWS),
+    Case(2, 60, 260, 4, dtype="float16", processors=1, **ROWS),
     # Short rows whose lanes share tokens that are not aligned: every access, number of lanes and of states, rows that
     # end in a lane and in front of one, blocks beyond the last channel, chunks, groups inside a block.
     Case(2, 3, 253, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),
     Case(2, 70, 196, 1),
-    Case(1, 35, 261, 3, 5, "float16", params="", processors=1),
+    Case(1, 35, 262, 3, 5, "float16", params="", processors=1),
+    Case(2, 30, 77, 4, without="chunk_states_out", others="strided", processors=1),
     Case(2, 20, 56, 2, dtype="float32", without="D z delta_bias", softplus=False),
     Case(3, 20, 77, 4, without="chunk_states_out", others="strided"),
     Case(1, 17, 56, 2, dtype="float16", without="z"),
     Case(1, 5, 190, 4, without=NO_STATES),
-    # The same with states divided among warps.
+    # The same with states divided among warps: one channel after another, with B and C of one group and of several; and
+    # rows longer than the window that a warp has of B and C, of which it brings one window ahead, or none.
     Case(2, 35, 43),
     Case(3, 9, 130, 6, 3, "float16", loud=5),
     Case(1, 3, 301, 10, dtype="float32", without="D z"),
     Case(2, 5, 600, 15, without="delta_bias", layout="sliced_alike", processors=3),
     Case(1, 7, 72, 16, dtype="float32", without=NO_STATES),
+    Case(1, 42, 43, processors=1),
+    Case(2, 24, 70, 9, 3, "float16", others="strided", processors=1),
+    Case(1, 2, 520, dtype="float32", without="z"),
     # One state at a time.
     Case(1, 3, 520, 1, without="z", processors=1),
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).

@@ -24,6 +24,7 @@ from cuconv.selective_scan.kernels import (
     TILE_TIMES,
     SelectiveScanAlign,
     SelectiveScanCarry,
+    SelectiveScanPartsFwd,
     SelectiveScanShortFwd,
     SelectiveScanTilesFwd,
     SelectiveScanVarlenTilesFwd,
@@ -165,9 +166,9 @@ def test_every_way_to_be_unaligned(dtype: Any, d_state: int) -> None:
         accesses.add(accesses_of(launch)[:2])
     lanes, _ = lanes_for(d_state)
     widest = 16 // dtype.itemsize
-    # One state has a kernel of its own, with eight tokens a lane.
-    assert {vec for vec, _ in accesses} >= {1, widest if d_state == 1 else min(own_tokens(lanes), widest)}
-    assert {vec for _, vec in accesses} >= {1, widest}
+    # One state has a kernel of its own, with four tokens a lane.
+    assert {vec for vec, _ in accesses} >= {1, min(4 if d_state == 1 else own_tokens(lanes), widest)}
+    assert {vec for _, vec in accesses} >= {1, min(4, widest) if d_state == 1 else widest}
 
 
 def accesses_of(launch: Launch) -> tuple[int, int, int]:
@@ -175,7 +176,7 @@ def accesses_of(launch: Launch) -> tuple[int, int, int]:
     kernel: Any = launch.kernel
     if isinstance(kernel, SelectiveScanTilesFwd | SelectiveScanVarlenTilesFwd):
         return (16 // kernel.input_t.itemsize,) * 3
-    if isinstance(kernel, SelectiveScanShortFwd):
+    if isinstance(kernel, SelectiveScanPartsFwd | SelectiveScanShortFwd):
         return (kernel.vec,) * 3
     assert kernel.vec <= own_tokens(kernel.lanes)
     return kernel.vec, kernel.b_vec, kernel.c_vec
@@ -258,49 +259,66 @@ def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int
 @pytest.mark.parametrize(
     ("shape", "d_state", "quickest"),
     [
-        ((1, 256, 96), 16, ["short 16"]),
-        ((1, 1024, 64), 16, ["short 8"]),
-        ((2, 768, 196), 16, ["short 8"]),
-        ((1, 1536, 250), 16, ["short 8"]),
+        ((1, 256, 96), 16, ["parts 16 1"]),
+        ((1, 1024, 64), 16, ["parts 8 1"]),
+        ((2, 768, 196), 16, ["parts 8 1"]),
+        ((8, 384, 197), 16, ["parts 16 3"]),
+        ((16, 384, 197), 16, ["parts 8 3"]),
+        ((1, 1536, 250), 16, ["parts 8 1"]),
         ((1, 1536, 200), 16, ["tiles 8"]),
-        ((16, 384, 196), 16, ["fwd"]),
-        ((4, 1536, 100), 16, ["fwd"]),
-        ((2, 768, 196), 8, ["short 8"]),
+        ((8, 1536, 100), 16, ["fwd"]),
+        ((4, 1536, 96), 16, ["tiles 4"]),
+        ((16, 384, 196), 8, ["parts 8 3"]),
         ((64, 3072, 96), 8, ["tiles 1"]),
         ((32, 1024, 1024), 8, ["tiles 4"]),
         ((64, 1536, 64), 4, ["tiles 4"]),
-        ((64, 1536, 196), 1, ["short 8"]),
-        ((64, 1536, 64), 1, ["short 8"]),
-        ((64, 1536, 32), 1, ["tiles 1"]),
+        ((64, 1536, 196), 4, ["short 8 4"]),
+        ((2, 768, 196), 4, ["short 32 4"]),
+        ((4, 256, 96), 4, ["parts 16 1"]),
+        ((1, 1536, 301), 4, ["parts 8 1"]),
+        ((4, 1536, 500), 4, ["short 16 4"]),
+        ((8, 1536, 2047), 4, ["align", "tiles 4", "align"]),
+        ((64, 1536, 196), 1, ["short 8 4"]),
+        ((64, 3072, 49), 1, ["short 8 4"]),
+        ((4, 128, 49), 1, ["short 16 4"]),
         ((64, 1536, 8), 1, ["tiles 1"]),
-        ((64, 768, 3136), 1, ["tiles 8"]),
-        ((1, 1536, 2048), 1, ["short 32"]),
-        ((8, 1536, 2047), 1, ["short 8"]),
-        ((8, 1536, 2047), 2, ["align", "tiles 4", "align"]),
-        ((1, 256, 512), 16, ["short 32"]),
-        ((1, 256, 2048), 16, ["short 32"]),
-        ((1, 256, 1500), 16, ["short 32"]),
+        ((64, 768, 3136), 1, ["short 8 8"]),
+        ((1, 1536, 2048), 1, ["short 32 8"]),
+        ((1, 1536, 8192), 1, ["short 32 8"]),
+        ((8, 1536, 2047), 1, ["short 32 4"]),
+        ((1, 256, 4096), 1, ["tiles 8", "carry", "tiles 8"]),
+        ((1, 1536, 2048), 2, ["short 32 4"]),
+        ((8, 1536, 2048), 2, ["tiles 4"]),
+        ((1, 512, 1500), 2, ["parts 32 1"]),
+        ((1, 256, 512), 16, ["parts 32 1"]),
+        ((1, 256, 4096), 16, ["parts 32 1"]),
+        ((1, 256, 1500), 16, ["parts 32 1"]),
+        ((1, 1536, 515), 16, ["align", "tiles 16", "align"]),
         ((1, 300, 1024), 16, ["tiles 16"]),
-        ((1, 256, 200), 8, ["short 32"]),
-        ((1, 256, 512), 4, ["tiles 16"]),
+        ((1, 256, 512), 4, ["parts 32 1"]),
         ((1, 512, 8192), 16, ["tiles 16"]),
         ((1, 256, 8192), 16, ["tiles 8", "carry", "tiles 8"]),
-        ((1, 1536, 4096), 1, ["short 32"]),
-        ((1, 256, 4096), 1, ["tiles 8", "carry", "tiles 8"]),
         ((1, 1536, 4096), 3, ["tiles 8", "carry", "tiles 8"]),
     ],
 )
 def test_scans_of_few_rows_and_few_states_run_what_was_quickest(
     shape: tuple[int, int, int], d_state: int, quickest: list[str]
 ) -> None:
-    """The kernels that were quickest on an H200, each with its lanes that share a channel's tokens."""
+    """The kernels that were quickest on an H200: with the lanes that share a channel's tokens, the tokens of each of
+    them where they own the states, and the channels that they take one after another where warps share the states.
+    """
     found: list[str] = []
     for launch in plan(operands(shape, d_state)).launches:
         kernel: Any = launch.kernel
         name = kernel.unit.removeprefix("selective_scan_").removesuffix("_fwd")
+        if isinstance(kernel, SelectiveScanPartsFwd):
+            rounds = -(-shape[0] * shape[1] // (kernel.channels * launch.config.grid[0]))
+            found.append(f"{name} {kernel.lanes} {rounds}")
+        elif isinstance(kernel, SelectiveScanShortFwd):
+            found.append(f"{name} {kernel.lanes} {kernel.tokens}")
         # B and C are copied by a launch of their own.
-        if name != "align" or found[-1:] != [name]:
-            found.append(f"{name} {kernel.lanes}" if name in ("short", "tiles") else name)
+        elif name != "align" or found[-1:] != [name]:
+            found.append(f"{name} {kernel.lanes}" if name == "tiles" else name)
     assert found == quickest
 
 
@@ -436,4 +454,4 @@ def test_rows_of_a_batch_are_read_by_vectors_where_all_begin_alike(dtype: Any, d
                 assert all((first + begin - row * seqlen) % vec == 0 for begin in begins)
     widest = 16 // dtype.itemsize
     assert {vec for vec, _ in accesses} >= {1, min(own_tokens(lanes_for(d_state)[0]), widest)}
-    assert {vec for _, vec in accesses} >= {1, widest}
+    assert {vec for _, vec in accesses} >= {1, min(4, widest) if d_state == 1 else widest}

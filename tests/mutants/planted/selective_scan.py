@@ -13,7 +13,7 @@ _SWEEPS = "selective_scan_fn-3-40-264-processors_1"
 _SWEEPS_TURNED = "selective_scan_fn-2-72-265-layout_channel_last-matrices_by_state-processors_1"
 _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out-processors_30"
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out-processors_2"
-_TILES_SEGMENTS = "selective_scan_fn-1-3-2560-d_state_12-dtype_float32"
+_TILES_SEGMENTS = "selective_scan_fn-1-3-2560-d_state_12-dtype_float32-processors_1"
 _TURNED = "selective_scan_fn-3-40-70-layout_channel_last-matrices_by_state"
 _TURNED_SEGMENTS = "selective_scan_fn-1-24-2824-layout_channel_last-matrices_by_state"
 _ROWS_BETWEEN = (
@@ -25,13 +25,17 @@ _OTHERWISE_VECTORS = "selective_scan_fn-2-40-264-delta_channel_last-matrices_by_
 _OTHERWISE_BWD = "selective_scan_bwd-2-24-265-layout_channel_last-delta_channel_first-matrices_by_state"
 _OTHERWISE_BWD_SLICED = "selective_scan_bwd-1-16-259-layout_channel_last-delta_sliced_alike-matrices_by_state"
 _UNALIGNED_FIRST = (
-    "selective_scan_fn-1-5-262-dtype_float16-without_z_initial_state_last_state_out_chunk_states_out-layout_offset_by_4"
+    "selective_scan_fn-1-24-262-dtype_float16-without_z_initial_state_last_state_out_chunk_states_out-layout_offset_by_4"
     "-processors_1"
 )
 _UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused-processors_1"
-_FEW_STATES = "selective_scan_fn-1-35-261-d_state_3-groups_5-dtype_float16-params_-processors_1"
-_SHORT_PARTS = "selective_scan_fn-2-35-43"
-_FEW_STATES_SHORT = "selective_scan_fn-3-20-77-d_state_4-without_chunk_states_out-others_strided"
+_FEW_STATES = "selective_scan_fn-1-35-262-d_state_3-groups_5-dtype_float16-params_-processors_1"
+_PARTS = "selective_scan_fn-2-35-43"
+_FEW_STATES_SHORT = "selective_scan_fn-2-30-77-d_state_4-without_chunk_states_out-others_strided-processors_1"
+_ROUNDS = "selective_scan_fn-1-42-43-processors_1"
+_ROUNDS_OF_GROUPS = "selective_scan_fn-2-24-70-d_state_9-groups_3-dtype_float16-others_strided-processors_1"
+_WINDOWS = "selective_scan_fn-1-3-1016-loud_5"
+_WINDOW = "selective_scan_fn-1-2-520-dtype_float32-without_z"
 _WIDE = "selective_scan_fn-1-9-536-d_state_20"
 _WIDE_TURNED = "selective_scan_fn-1-24-530-d_state_24-groups_2-layout_channel_last-matrices_by_state"
 
@@ -448,8 +452,8 @@ MUTANTS = (
     Mutant(
         "Lanes with few states beyond the last channel read there.",
         "selective_scan/selective_scan_short_fwd.cu",
-        "return min(segment.first_channel + local, p.dim - 1);",
-        "return segment.first_channel + local;",
+        "min(segment.first_channel + thread / kLanes, p.dim - 1)",
+        "segment.first_channel + thread / kLanes",
         (_FEW_STATES,),
     ),
     Mutant(
@@ -469,30 +473,107 @@ MUTANTS = (
     Mutant(
         "Tiles with few states have the gate of the tile before.",
         "selective_scan/selective_scan_short_fwd.cu",
-        "next_z.load_front(z + tile, p.seqlen - tile - first_finished);",
-        "next_z.load_front(z, p.seqlen - first_finished);",
+        "next_z.load_front(z + tile, p.seqlen - tile - first);",
+        "next_z.load_front(z, p.seqlen - first);",
         (_FEW_STATES,),
     ),
     Mutant(
         "The results of a short row leave out the last part of its states.",
-        "selective_scan/selective_scan_short_fwd.cu",
+        "selective_scan/selective_scan_parts_fwd.cu",
         "for (int i = 1; i < kParts; ++i)",
         "for (int i = 1; i < kParts - 1; ++i)",
-        (_SHORT_PARTS,),
+        (_PARTS,),
     ),
     Mutant(
         "A short row's parts are read before all warps have left theirs.",
-        "selective_scan/selective_scan_short_fwd.cu",
-        "            __syncthreads();\n",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "        __syncthreads();\n",
         "",
-        (_SHORT_PARTS,),
+        (_PARTS,),
     ),
     Mutant(
         "A thread finishes tokens of its own lane's channel, whatever it is that it has parts of.",
-        "selective_scan/selective_scan_short_fwd.cu",
-        "shown_channel = channel_of(finished / kTile)",
-        "shown_channel = channel_of(among / kLanes)",
-        (_SHORT_PARTS,),
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "min(base + finished / kTile, p.dim - 1)",
+        "min(base + among / kLanes, p.dim - 1)",
+        (_PARTS,),
+    ),
+    Mutant(
+        "Short rows with parts go on through what lies behind the last token.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "if (t >= live) dt[t] = 0.0f;",
+        "",
+        (_PARTS,),
+    ),
+    Mutant(
+        "The parts of states before a chunk are those before the next one.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "tile / Segment::kChunk * stride[1]",
+        "(tile / Segment::kChunk + 1) % 2 * stride[1]",
+        (_WINDOWS,),
+    ),
+    Mutant(
+        "Lanes with parts beyond the last channel read there.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "return min(base + among / kLanes, p.dim - 1);",
+        "return base + among / kLanes;",
+        (_PARTS,),
+    ),
+    Mutant(
+        "The next channel of a block begins with the states of the one before.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "                    state[s] = next_state[s];\n",
+        "",
+        (_ROUNDS,),
+    ),
+    Mutant(
+        "The next channel of a block has the rates of the one before.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "                    power[s] = next_rate[s] * kLog2E;\n",
+        "                    power[s] = is_first ? next_rate[s] * kLog2E : power[s];\n",
+        (_ROUNDS,),
+    ),
+    Mutant(
+        "The next channel of a block has B and C of the group of the one before.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "next_group != group || next_tile",
+        "next_tile",
+        (_ROUNDS_OF_GROUPS,),
+    ),
+    Mutant(
+        "Tokens behind a window have B and C of the first one.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "bring_window(next_group, next_tile / kWindow * kWindow, next_window)",
+        "bring_window(next_group, 0, next_window)",
+        (_WINDOWS,),
+    ),
+    Mutant(
+        "A window is read before it has come.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "                wait_for_copies();\n",
+        "",
+        (_WINDOWS,),
+    ),
+    Mutant(
+        "The next window comes over the one that is read.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "Traits::kWindows == 2 && !is_first ? window ^ 1 : 0",
+        "0",
+        (_WINDOWS,),
+    ),
+    Mutant(
+        "The only window is brought before all lanes have read the one before.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "                    sync_warp();\n",
+        "",
+        (_WINDOW,),
+    ),
+    Mutant(
+        "A warp brings B and C of states that are not there.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "first_n + s < p.d_state ? p.seqlen - begin : 0",
+        "p.seqlen - begin",
+        (_ROUNDS_OF_GROUPS,),
     ),
     Mutant(
         "The next tile of few states begins with its first lane's state.",

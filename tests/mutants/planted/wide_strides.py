@@ -70,15 +70,24 @@ MUTANTS = (
         "static_cast<Pointee*>(base) + batch * stride[0] + channel * stride[1]",
         "static_cast<Pointee*>(base) + static_cast<int>(batch * stride[0]) + channel * stride[1]",
         (
-            "families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-24-43-processors_1-u_delta_out]",
+            "families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-60-43-processors_1-u_delta_out]",
         ),
     ),
     Mutant(
         "A short row is found in 32 bits.",
+        "selective_scan/selective_scan_parts_fwd.cu",
+        "static_cast<const T*>(p.u) + batch * p.u_stride[0] + first_finished",
+        "static_cast<const T*>(p.u) + static_cast<int>(batch * p.u_stride[0]) + first_finished",
+        ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-3-43-u_delta_out]",),
+    ),
+    Mutant(
+        "A short row of one state is found in 32 bits.",
         "selective_scan/selective_scan_short_fwd.cu",
         "return batch * stride[0] + number * stride[1]; };",
         "return static_cast<int>(batch * stride[0]) + number * stride[1]; };",
-        ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-3-43-u_delta_out]",),
+        (
+            "families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-3-43-d_state_1-u_delta_out]",
+        ),
     ),
     Mutant(
         "A tile's matrices are found in 32 bits.",
