@@ -10,18 +10,8 @@ from typing import ClassVar
 from cuconv.causal_conv1d.kernels import WIDTHS, Division, share_channels
 from cuconv.causal_conv1d.kernels_backward import backward_axes, is_channel_vector
 from cuconv.runtime.dtypes import FLOATS, DType
-from cuconv.runtime.kernel import Kernel, PerClass
+from cuconv.runtime.kernel import Kernel, OwnBlock
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarge, ceil_div, fast_div
-
-
-class _Block(PerClass[int]):
-    """Threads per block: a kernel's own, and of the class the most that one has."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda cls: max(cls.BLOCKS))
-
-    def __get__(self, instance: object, owner: type) -> int:
-        return super().__get__(instance, owner) if instance is None else instance.block  # type: ignore[attr-defined]
 
 
 class ChannelWalks:
@@ -93,7 +83,7 @@ class CausalConv1dChannellastBwd(Kernel):
     """
 
     BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
-    threads = _Block()
+    threads = OwnBlock()
     MAX_LARGE_WIDTH: ClassVar[int] = 4
     """Taps up to which blocks may be large: those of wider filters would have too much in shared memory."""
 
@@ -160,7 +150,7 @@ class CausalConv1dChannelpairsBwd(Kernel):
     """Bytes of a token that a thread walks."""
     MAX_WIDTH: ClassVar[int] = 4
     BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
-    threads = _Block()
+    threads = OwnBlock()
     AT_A_TIME: ClassVar[int] = 2
     """Blocks at a time on a multiprocessor."""
 

@@ -104,6 +104,16 @@ class PerClass(Generic[Value]):
         return self._values[owner]
 
 
+class OwnBlock(PerClass[int]):
+    """Threads per block where specialisations differ in them: their `block`, and of the class the most in BLOCKS."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda cls: max(cls.BLOCKS))
+
+    def __get__(self, instance: object, owner: type) -> int:
+        return super().__get__(instance, owner) if instance is None else instance.block  # type: ignore[attr-defined]
+
+
 def _unit(cls: type[Kernel]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 

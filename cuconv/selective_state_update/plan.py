@@ -18,6 +18,7 @@ from cuconv.selective_state_update.kernels import (
     DECAYS_D_STATE,
     DECAYS_GRID,
     DECAYS_SEQUENCES,
+    FEW_D_STATES,
     FEW_LANES,
     FEW_ROWS,
     HALVED_D_STATE,
@@ -26,6 +27,7 @@ from cuconv.selective_state_update.kernels import (
     STAYING_ROWS,
     SelectiveStateUpdate,
     SelectiveStateUpdateDecays,
+    SelectiveStateUpdateFew,
     SelectiveStateUpdateQuantised,
     SelectiveStateUpdateQuantisedHeads,
     SelectiveStateUpdateQuantisedSingle,
@@ -82,6 +84,12 @@ HALVED = 16 * 2**20
 """Bytes of codes with a d_state of 256 up to which a warp walks over half a head. On an H200 with Mamba-2 of 128 heads
 and int8 8, 10, 12 and 16 MiB take 8.4, 10.1, 10.7 and 12.8 us so, and 9.6, 11.7, 12.1 and 13.0 otherwise; 24 MiB 18.3
 and 17.8. With a d_state of 128, of which a head has two tiles instead of four, 8 MiB take 9.0 and 8.2."""
+
+FEW_THREADS = 800
+"""Threads per multiprocessor up to which SelectiveStateUpdateFew is quicker than SelectiveStateUpdateSingle. On an H200
+1, 4 and 8 sequences of 24 heads of 64 x 128 of bfloat16, 186, 745 and 1489 threads, take 2.20, 2.81 and 3.72 us so and
+2.28, 2.87 and 3.67; with states in the L2 cache 1.78, 2.27 and 3.25, and 2.15, 2.41 and 3.06.
+"""
 
 MANY_WARPS = 1024
 """Warps below which a group of lanes takes fewer rows, so that more warps share the work."""
@@ -201,6 +209,8 @@ def plan(o: Operands) -> Plan:
     kernel = choose(o)
     if isinstance(kernel, SelectiveStateUpdateDecays):
         return Plan((_launch_of_decays(o, kernel),))
+    if isinstance(kernel, SelectiveStateUpdateFew):
+        return Plan((_launch_of_few(o, kernel),))
     _, nheads, headdim, _ = o.state.shape
     if isinstance(kernel, SelectiveStateUpdateQuantisedHeads):
         config, division = kernel.launch_config(o.sequences, nheads, headdim, _heads(o))
@@ -217,13 +227,14 @@ def choose(
 ) -> (
     SelectiveStateUpdate
     | SelectiveStateUpdateDecays
+    | SelectiveStateUpdateFew
     | SelectiveStateUpdateQuantised
     | SelectiveStateUpdateQuantisedHeads
     | SelectiveStateUpdateQuantisedSingle
     | SelectiveStateUpdateSingle
 ):
     """The kernel that computes a call."""
-    if (decays := _decays(o)) is not None:
+    if (decays := _decays(o) or _few(o)) is not None:
         return decays
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
@@ -312,22 +323,20 @@ def _has_whole_rows(o: Operands, tile: int) -> bool:
     return slots > 0 and headdim % tile == 0 and o.state.strides[2:] == (d_state, 1)
 
 
+def _is_plain_step(o: Operands) -> bool:
+    """Whether a call is one token of every sequence, of states of floats that stay in their slots."""
+    others = (o.dst_state_batch_indices, o.intermediate_states_buffer, o.num_accepted_tokens, o.cu_seqlens)
+    is_one = o.x.shape[1] == 1 and not o.disable_state_update and all(each is None for each in others)
+    return is_one and not (o.quantised or o.stochastic or _is_chosen(o)) and o.sequences <= DECAYS_GRID
+
+
 def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
     """The kernel of Mamba's rows with decays of their own, where it can compute a call."""
     _, nheads, headdim, d_state = o.state.shape
-    is_one = o.x.shape[1] == 1 and o.cu_seqlens is None and nheads == 1 and d_state == DECAYS_D_STATE
     is_whole = o.D is not None and o.z is not None and o.dt_bias is not None and o.dt_softplus
-    others = (o.dst_state_batch_indices, o.intermediate_states_buffer, o.num_accepted_tokens)
-    if not is_one or not is_whole or o.disable_state_update or any(each is not None for each in others):
+    if not _is_plain_step(o) or not is_whole or nheads != 1 or d_state != DECAYS_D_STATE:
         return None
-    if (
-        o.quantised
-        or o.stochastic
-        or _is_chosen(o)
-        or _has_shared_decay(o)
-        or _state_bytes(o) >= LARGE
-        or o.sequences > DECAYS_GRID
-    ):
+    if _has_shared_decay(o) or _state_bytes(o) >= LARGE:
         return None
     vec, by_row = _vector(o), ((o.x, 3), (o.dt, 3), (o.z, 3), (o.out, 3), (o.D, 1), (o.dt_bias, 1))
     rows_are_packed = headdim == 1 or all(layout is not None and layout.strides[axis] == 1 for layout, axis in by_row)
@@ -335,6 +344,7 @@ def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
     is_wide = vec * o.state.itemsize == MAX_VECTOR_BYTES
     if not (rows_are_packed and states_are_packed and is_wide and _fits_index32(o) and _has_strides32(o)):
         return None
+    sequences = _sequences(o)
     return SelectiveStateUpdateDecays(
         d_state=d_state,
         input_t=_dtype(o.x),
@@ -342,9 +352,64 @@ def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
         a_t=_dtype(o.A),
         b_t=_dtype(o.B),
         vec=vec,
-        sequences=_sequences(o),
+        sequences=sequences,
+        block=SelectiveStateUpdateDecays.BLOCKS[sequences > 1],
         indexed=o.state_batch_indices is not None,
     )
+
+
+def _few(o: Operands) -> SelectiveStateUpdateFew | None:
+    """The kernel of few sequences with a decay for each head, where it can compute a call and is quicker."""
+    _, nheads, headdim, d_state = o.state.shape
+    is_whole = o.D is not None and o.dt_bias is not None and o.dt_softplus
+    if not _is_plain_step(o) or not is_whole or d_state not in FEW_D_STATES or not _has_shared_decay(o):
+        return None
+    rows, vec = nheads * headdim, _vector(o)
+    along_rows = [layout for layout in (o.x, o.z, o.out) if layout is not None]
+    is_packed = all(layout.strides[2:] == (headdim, 1) for layout in along_rows)
+    is_wide = vec * o.state.itemsize == MAX_VECTOR_BYTES and d_state // vec <= WARP_SIZE
+    is_few = o.sequences * rows * d_state // vec <= FEW_THREADS * multiprocessors(o.x.device)
+    if not (is_packed and o.state.strides[1:] == (headdim * d_state, d_state, 1) and is_wide and is_few):
+        return None
+    if not (_fits_index32(o) and _has_strides32(o)):
+        return None
+    return SelectiveStateUpdateFew(
+        d_state=d_state,
+        input_t=_dtype(o.x),
+        state_t=_dtype(o.state),
+        a_t=_dtype(o.A),
+        b_t=_dtype(o.B),
+        vec=vec,
+        indexed=o.state_batch_indices is not None,
+    )
+
+
+def _launch_of_few(o: Operands, kernel: SelectiveStateUpdateFew) -> Launch:
+    assert o.D is not None and o.dt_bias is not None
+    _, nheads, headdim, _ = o.state.shape
+    numbers: dict[str, object] = {
+        "head_rows": fast_div(headdim),
+        "group_heads": fast_div(nheads // o.B.shape[2]),
+        "rows": nheads * headdim,
+        "slots": o.state.shape[0],
+        "pad_slot_id": o.pad_slot_id,
+        "keeps_padding": o.keeps_padding,
+        "state_stride": o.state.strides[0],
+        "dt_stride": (o.dt.strides[0], o.dt.strides[2]),
+        "B_stride": (o.B.strides[0], o.B.strides[2]),
+        "C_stride": (o.C.strides[0], o.C.strides[2]),
+        "A_stride": o.A.strides[0],
+        "dt_bias_stride": o.dt_bias.strides[0],
+        "D_stride": o.D.strides,
+        "state_batch_indices_stride": strides_or_zeros(o.state_batch_indices, 1)[0],
+        "state_batch_indices_is_int64": o.state_batch_indices is not None and o.state_batch_indices.dtype is INT64,
+    }
+    for name in ("x", "z", "out"):
+        numbers[f"{name}_stride"] = strides_or_zeros(getattr(o, name), 4)[0]
+    for name in ("dt", "dt_bias", "D", "z"):
+        layout = getattr(o, name)
+        numbers[f"{name}_is_float32"] = layout is not None and layout.dtype is FLOAT32
+    return Launch.packed(kernel, kernel.launch_config(o.sequences, nheads * headdim), **numbers)
 
 
 def _sequences(o: Operands) -> int:

@@ -13,10 +13,11 @@
 //
 // kDState  d_state              input_t  x and out        state_t  the pool of states
 // a_t      A                    b_t      B and C          kVec     elements per lane
-// kSequences  sequences of a thread, kLanes at most
+// kSequences  sequences of a thread, kLanes at most           kBlock  threads
 // kIndexed    whether state_batch_indices has slots, or each sequence that of its number
 #include "common/activation.cuh"
 #include "common/warp.cuh"
+#include "selective_state_update/own_number.cuh"
 
 // Strides are in elements. Arguments arrive by cache lines, one miss after another: what is loaded first comes first.
 struct SelectiveStateUpdateDecaysParams {
@@ -52,38 +53,20 @@ struct SelectiveStateUpdateDecaysParams {
 };
 
 template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kSequences,
-          bool kIndexed>
+          int kBlock, bool kIndexed>
 struct SelectiveStateUpdateDecaysTraits {
-    static constexpr int kThreads = 256;
+    static constexpr int kThreads = kBlock;
     // So that 16 sequences of 8192 rows of bfloat16 are one wave of blocks.
-    static constexpr int kMinBlocks = kSequences > 1 ? 4 : 1;
+    static constexpr int kMinBlocks = kSequences > 1 ? 1024 / kThreads : 1;
     static constexpr int kLanes = kDState / kVec;
     static constexpr int kRows = kThreads / kLanes;  // of a block
     static_assert(kLanes * kVec == kDState && kLanes <= kWarpSize && kSequences <= kLanes);
 };
 
-// A number of T, or of float, as it is in memory. Of float it is loaded without a condition.
-template <typename T>
-struct OwnNumber {
-    unsigned word;
-
-    __device__ __forceinline__ void load(const void* p, int at, int is_float32) {
-        if (sizeof(T) == sizeof(float) || is_float32) {
-            word = load_word<Memory::kMutable, unsigned>(static_cast<const float*>(p) + at);
-        } else {
-            word = ::load<1, Memory::kMutable>(static_cast<const T*>(p) + at).words[0];
-        }
-    }
-
-    __device__ __forceinline__ float to_float(int is_float32) const {
-        return sizeof(T) == sizeof(float) || is_float32 ? __uint_as_float(word) : Dtype<T>::unpack(word, 0);
-    }
-};
-
-template <
-    int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kSequences,
-    bool kIndexed,
-    typename Traits = SelectiveStateUpdateDecaysTraits<kDState, input_t, state_t, a_t, b_t, kVec, kSequences, kIndexed>>
+template <int kDState, typename input_t, typename state_t, typename a_t, typename b_t, int kVec, int kSequences,
+          int kBlock, bool kIndexed,
+          typename Traits =
+              SelectiveStateUpdateDecaysTraits<kDState, input_t, state_t, a_t, b_t, kVec, kSequences, kBlock, kIndexed>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_state_update_decays_kernel(const __grid_constant__ SelectiveStateUpdateDecaysParams p) {
     constexpr int kLanes = Traits::kLanes;

@@ -17,7 +17,7 @@ from tests.support.fixed_calls import Fixed
 
 pytestmark = pytest.mark.gpu
 
-CASE = table.Case(1, 24, 4096, dtype="float32", without="chunk_states_out")
+CASE = table.Case(1, 24, 4352, dtype="float32", without="chunk_states_out")
 SIMILAR: list[Any] = [replace(CASE, loud=loud) for loud in (1.0, 2.0, 4.0)]
 
 

@@ -18,6 +18,7 @@ from cuconv.runtime.plan import Plan
 from cuconv.runtime.rounding import LARGEST
 from cuconv.selective_state_update import plan as planner
 from cuconv.selective_state_update import reference, update
+from cuconv.selective_state_update.kernels import SelectiveStateUpdateDecays
 from cuconv.selective_state_update.reference import SelectiveStateUpdate
 from tests import cases
 from tests.support.batches import batch
@@ -306,6 +307,9 @@ class Case(cases.Case):
         index32, choose, fits = changes.pop("index32", True), planner.choose, planner._fits_index32
         heads = changes.pop("heads", False)
         walked, most = planner.WALKED, planner.MAX_HEADS
+        if "sequences" in changes:
+            changes["block"] = SelectiveStateUpdateDecays.BLOCKS[changes["sequences"] > 1]
+        few = 0 if "rows" in changes or "stream" in changes else planner.FEW_THREADS
         if heads:
             walked, most = {d_state: dict.fromkeys(least, 0) for d_state, least in walked.items()}, 2
 
@@ -315,6 +319,7 @@ class Case(cases.Case):
                 mock.patch.object(planner, "_fits_index32", lambda o: index32 and fits(o)),
                 mock.patch.object(planner, "WALKED", walked),
                 mock.patch.object(planner, "MAX_HEADS", most),
+                mock.patch.object(planner, "FEW_THREADS", few),
                 mock.patch.object(planner, "choose", lambda o: replace(choose(o), **changes)),
             ):
                 return planner.plan(o)
@@ -351,6 +356,11 @@ UNIT = (
     # With heads and one decay per head, as in Mamba-2.
     Case(3, 4, 8, 128, 2, without="z", **PER_HEAD),
     Case(7, 2, 20, 128, dtypes="float32", pool="slot_strided", **PER_HEAD, **SERVED),
+    Case(7, 2, 20, 128, dtypes="float32", pool="sliced", **PER_HEAD, **SERVED),
+    Case(5, 4, 9, 16, 2, **PER_HEAD, **SERVED),
+    Case(2, 6, 7, 64, 3, dtype="float32", slots=None, dtypes="dt", A_dtype="", **PER_HEAD),
+    Case(2, 5, 3, 32, state_dtype="float32", slots=None, A_dtype="", **PER_HEAD),
+    Case(3, 2, 9, 256, dtype="float16", state_dtype="bfloat16", null_slot=0, keep=True, **PER_HEAD, **SERVED),
     Case(2, 3, 5, 64, 3, dtype="float32", slots=None, without="z D", **PER_HEAD),
     Case(2, 2, 3, 128, per_head="A", lies="fused", softplus=False, pad_slot_id=0),
     Case(3, 2, 6, 128, frozen=True, **PER_HEAD),
@@ -417,7 +427,7 @@ UNIT = (
     Case(5, 2, 6, 128, column="first", beyond=3, **PER_HEAD, **SERVED),
     Case(5, 2, 6, 128, column="chosen", fresh=True, targets="one", beyond=3, **PER_HEAD),
     Case(5, 2, 6, 128, tokens=3, column="chosen", fresh=True, steps="slot", beyond=2, **PER_HEAD, **SERVED),
-    Case(7, 2, 20, 128, dtypes="float32", null_slot=0, keep=True, pool="slot_strided", **PER_HEAD, **SERVED),
+    Case(7, 2, 20, 128, dtypes="float32", null_slot=0, keep=True, pool="sliced", **PER_HEAD, **SERVED),
     Case("off1+3+1+0+2+off2", 2, 6, 128, 2, fresh=True, keep=True, odd=True, **PER_HEAD),
     # B, C and z of more bits than x.
     Case(3, 2, 6, 128, dtypes="B C", lies="fused_by_2+offset_by_2", **PER_HEAD),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from tests.mutants import Mutant
 from tests.mutants.planted.ids import STATE, STATE_RANDOM
 
-_STATE_SHARED = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_slot_strided-odd-index_int64"
+_STATE_SHARED = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_sliced-odd-index_int64"
+_FEW = "selective_state_update/selective_state_update_few.cu"
+_STATE_FEW = "selective_state_update-5-4-9-16-groups_2-per_head_all-odd-index_int64"
+_STATE_FEW_PADDED = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_slot_strided-odd-index_int64"
 _STATE_MANY = (
     "selective_state_update-5-2-6-128-tokens_4-per_head_all-lies_fused-targets_each-columns_6-steps_row-odd-index_int64"
 )
@@ -428,5 +431,47 @@ MUTANTS = (
         "size == 0x7fu ? 0x7fffu :",
         "size == 0x80u ? 0x7fffu :",
         (_QUANTISED + "a_code_that_is_no_number_spoils_its_row_alone[unit-emulated]",),
+    ),
+    Mutant(
+        "Threads beyond the last row of few sequences store what it has.",
+        _FEW,
+        "const bool exists = thread_row < p.rows;",
+        "const bool exists = true;",
+        (_STATE_FEW,),
+    ),
+    Mutant(
+        "Rows of few sequences have the head of their block's first one.",
+        _FEW,
+        "divide(static_cast<unsigned>(row), p.head_rows)",
+        "divide(blockIdx.x * Traits::kRows, p.head_rows)",
+        (_STATE_FEW,),
+    ),
+    Mutant(
+        "Heads of few sequences have B and C of the first group.",
+        _FEW,
+        "stride[0] + group * stride[1]",
+        "stride[0]",
+        (_STATE_FEW,),
+    ),
+    Mutant(
+        "Few sequences take the slots of their numbers.",
+        _FEW,
+        "slot = raw_slot.below(p.slots, p.pad_slot_id);",
+        "slot = raw_slot.below(p.slots, p.pad_slot_id) < 0 ? -1 : sequence;",
+        (_STATE_FEW,),
+    ),
+    Mutant(
+        "Few sequences without a slot write the state in front of the pool.",
+        _FEW,
+        "has_slot = slot >= 0;",
+        "",
+        (_STATE_FEW_PADDED,),
+    ),
+    Mutant(
+        "Results of few sequences without a slot are not zeros.",
+        _FEW,
+        "from_float(has_slot ? y : 0.0f)",
+        "from_float(y)",
+        (_STATE_FEW_PADDED,),
     ),
 )

@@ -7,7 +7,7 @@ from tests.mutants.planted.ids import STATE
 
 _STEP = "causal_conv1d_update-136-11-pool_columns-slots_odd-pad_slot_id_3-null-keep-fresh"
 _STEP_OF_ROWS = "causal_conv1d_update-56-5-pool_columns"
-_STATE_ODD = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_slot_strided-odd-index_int64"
+_STATE_ODD = "selective_state_update-7-2-20-128-dtypes_float32-per_head_all-pool_sliced-odd-index_int64"
 
 MUTANTS = (
     Mutant(
@@ -30,6 +30,13 @@ MUTANTS = (
         "        if (kReadsFirst) wait_for_preceding();\n        load_inputs();",
         "        load_inputs();\n        if (kReadsFirst) wait_for_preceding();",
         (STATE,),
+    ),
+    Mutant(
+        "A state update of few sequences reads its inputs before it waits.",
+        "selective_state_update/selective_state_update_few.cu",
+        "        wait_for_preceding();\n        load_inputs();",
+        "        load_inputs();\n        wait_for_preceding();",
+        ("selective_state_update-5-4-9-16-groups_2-per_head_all-odd-index_int64",),
     ),
     Mutant(
         "A state update of rows with decays of their own reads its inputs before it waits.",
