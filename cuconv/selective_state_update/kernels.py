@@ -205,18 +205,10 @@ DECAYS_GRID = 65535
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateDecays(Kernel):
-    """One token of Mamba, with states of floats and a decay of its own for every row and element, and little else.
-
-    A group of lanes owns a row in one sequence or two.
-    """
+class _OneToken(Kernel):
+    """Base of the kernels of one token with states of floats, and little else: a group of lanes owns a row."""
 
     EARLY = ("state", "A", "D", "dt_bias", "state_batch_indices")
-    BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
-    """Threads of a block, where a thread has one sequence and where it has more. On an H200 1 x 1536 of bfloat16 takes
-    1.56 us with 128 and 1.68 with 256, 64 x 8192, two sequences a thread, 12.6 and 12.3.
-    """
-    threads = OwnBlock()
 
     d_state: int
     input_t: DType
@@ -224,6 +216,34 @@ class SelectiveStateUpdateDecays(Kernel):
     a_t: DType
     b_t: DType
     vec: int
+
+    @staticmethod
+    def axes(d_states: tuple[int, ...]) -> Iterator[tuple[int, DType, DType, DType, DType, int]]:
+        """The fields that these kernels have in common, with each number of states and every dtype."""
+        for d_state, input_t, state_t in product(d_states, FLOATS, FLOATS):
+            vec = MAX_VECTOR_BYTES // state_t.itemsize
+            if d_state // vec > WARP_SIZE:
+                continue
+            # B and C have more bits than x only where A has them, too.
+            for a_t, b_t in dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t))):
+                yield d_state, input_t, state_t, a_t, b_t, vec
+
+    @property
+    def tile(self) -> int:
+        """Rows per block."""
+        return self.threads * self.vec // self.d_state
+
+
+@dataclass(frozen=True)
+class SelectiveStateUpdateDecays(_OneToken):
+    """One token of Mamba, which has a decay of its own for every row and element, in one sequence a thread or two."""
+
+    BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
+    """Threads of a block, where a thread has one sequence and where it has more. On an H200 1 x 1536 of bfloat16 takes
+    1.56 us with 128 and 1.68 with 256, 64 x 8192, two sequences a thread, 12.6 and 12.3.
+    """
+    threads = OwnBlock()
+
     sequences: int
     """Sequences per thread."""
     block: int
@@ -233,19 +253,9 @@ class SelectiveStateUpdateDecays(Kernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateDecays]:
-        for input_t, state_t, sequences, indexed in product(FLOATS, FLOATS, DECAYS_SEQUENCES, (False, True)):
-            if sequences > 1 and state_t is FLOAT32:
-                continue
-            # B and C have more bits than x only where A has them, too.
-            for a_t, b_t in dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t))):
-                vec = MAX_VECTOR_BYTES // state_t.itemsize
-                block = cls.BLOCKS[sequences > 1]
-                yield cls(DECAYS_D_STATE, input_t, state_t, a_t, b_t, vec, sequences, block, indexed)
-
-    @property
-    def tile(self) -> int:
-        """Rows per block."""
-        return self.threads * self.vec // self.d_state
+        for axes, sequences, indexed in product(cls.axes((DECAYS_D_STATE,)), DECAYS_SEQUENCES, (False, True)):
+            if sequences == 1 or FLOAT32 is not axes[2]:
+                yield cls(*axes, sequences, cls.BLOCKS[sequences > 1], indexed)
 
     def launch_config(self, batch: int, headdim: int) -> LaunchConfig:
         """The launch for this many sequences, which lie along the second axis of the grid."""
@@ -253,37 +263,16 @@ class SelectiveStateUpdateDecays(Kernel):
 
 
 @dataclass(frozen=True)
-class SelectiveStateUpdateFew(Kernel):
-    """One token of Mamba-2 in few sequences, with states of floats and a decay for each head, and little else.
+class SelectiveStateUpdateFew(_OneToken):
+    """One token of Mamba-2, which has a decay for each head, in few sequences."""
 
-    A group of lanes owns a row.
-    """
-
-    EARLY = ("state", "A", "D", "dt_bias", "state_batch_indices")
-
-    d_state: int
-    input_t: DType
-    state_t: DType
-    a_t: DType
-    b_t: DType
-    vec: int
     indexed: bool
     """Whether state_batch_indices has slots, or each sequence that of its number."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateFew]:
-        for input_t, state_t, d_state, indexed in product(FLOATS, FLOATS, FEW_D_STATES, (False, True)):
-            vec = MAX_VECTOR_BYTES // state_t.itemsize
-            if d_state // vec > WARP_SIZE:
-                continue
-            # B and C have more bits than x only where A has them, too.
-            for a_t, b_t in dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t))):
-                yield cls(d_state, input_t, state_t, a_t, b_t, vec, indexed)
-
-    @property
-    def tile(self) -> int:
-        """Rows per block."""
-        return self.threads * self.vec // self.d_state
+        for axes, indexed in product(cls.axes(FEW_D_STATES), (False, True)):
+            yield cls(*axes, indexed)
 
     def launch_config(self, batch: int, rows: int) -> LaunchConfig:
         """The launch for this many sequences, which lie along the second axis of the grid."""

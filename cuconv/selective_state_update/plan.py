@@ -247,12 +247,8 @@ def choose(
         return SelectiveStateUpdateQuantisedHeads(d_state, *map(_dtype, (o.x, o.state, o.A, o.B)))
     is_single = has_strides32 and not o.quantised
     division: dict[str, Any] = {
+        **_axes(o, vec),
         "d_state": capacity(d_state),
-        "input_t": _dtype(o.x),
-        "state_t": _dtype(o.state),
-        "a_t": _dtype(o.A),
-        "b_t": _dtype(o.B),
-        "vec": vec,
         "rows": _rows(o, vec, shared_decay, many, not is_single),
         "shared_decay": shared_decay,
         "masked": d_state != capacity(d_state),
@@ -330,6 +326,12 @@ def _is_plain_step(o: Operands) -> bool:
     return is_one and not (o.quantised or o.stochastic or _is_chosen(o)) and o.sequences <= DECAYS_GRID
 
 
+def _axes(o: Operands, vec: int) -> dict[str, Any]:
+    """What all kernels are specialised by, where they take no more states than there are."""
+    types = {"input_t": o.x, "state_t": o.state, "a_t": o.A, "b_t": o.B}
+    return {"d_state": o.state.shape[3], "vec": vec} | {name: _dtype(layout) for name, layout in types.items()}
+
+
 def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
     """The kernel of Mamba's rows with decays of their own, where it can compute a call."""
     _, nheads, headdim, d_state = o.state.shape
@@ -345,17 +347,9 @@ def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
     if not (rows_are_packed and states_are_packed and is_wide and _fits_index32(o) and _has_strides32(o)):
         return None
     sequences = _sequences(o)
-    return SelectiveStateUpdateDecays(
-        d_state=d_state,
-        input_t=_dtype(o.x),
-        state_t=_dtype(o.state),
-        a_t=_dtype(o.A),
-        b_t=_dtype(o.B),
-        vec=vec,
-        sequences=sequences,
-        block=SelectiveStateUpdateDecays.BLOCKS[sequences > 1],
-        indexed=o.state_batch_indices is not None,
-    )
+    block = SelectiveStateUpdateDecays.BLOCKS[sequences > 1]
+    indexed = o.state_batch_indices is not None
+    return SelectiveStateUpdateDecays(**_axes(o, vec), sequences=sequences, block=block, indexed=indexed)
 
 
 def _few(o: Operands) -> SelectiveStateUpdateFew | None:
@@ -373,15 +367,7 @@ def _few(o: Operands) -> SelectiveStateUpdateFew | None:
         return None
     if not (_fits_index32(o) and _has_strides32(o)):
         return None
-    return SelectiveStateUpdateFew(
-        d_state=d_state,
-        input_t=_dtype(o.x),
-        state_t=_dtype(o.state),
-        a_t=_dtype(o.A),
-        b_t=_dtype(o.B),
-        vec=vec,
-        indexed=o.state_batch_indices is not None,
-    )
+    return SelectiveStateUpdateFew(**_axes(o, vec), indexed=o.state_batch_indices is not None)
 
 
 def _launch_of_few(o: Operands, kernel: SelectiveStateUpdateFew) -> Launch:
