@@ -48,21 +48,22 @@ that are not aligned. With 16 states 1 x 1536 x 301 takes 15 us so and 22 with c
 """
 
 FULL, FULL_OF_TWO = 24, 8
-"""Rows per multiprocessor from which on they are many for a warp each, with four states and with two: 4 x 1536 x 500 of
-four states takes 30 us so and 22 by SelectiveScanShortFwd, 1 x 512 x 1500 of two 11.2 and 12.7, 1 x 1536 x 999 24 and
-18.
+"""Unaligned rows longer than a window, per multiprocessor, from which on lanes that own all states are quicker than
+warps that share them, with four states and with two: 4 x 1536 x 500 of four states takes 22 us so and 30, 4 x 384 x 601
+of two 12 and 14, but 1 x 512 x 1500 of two 12.7 and 11.2. Aligned rows of two states are quicker so than with tiles
+where their number is between the two: 1 x 1536 x 2048 takes 21.6 us and 27.2, 4 x 1536 x 2048 53 and 45.
 """
 
 SHORT_TOKENS, SHORT_ROWS = 16, 64
-"""SelectiveScanShortFwd is quicker than kernels whose lanes have a channel alone from SHORT_TOKENS tokens on, and where
-a multiprocessor has at most SHORT_ROWS rows: with one state 64 x 1536 x 17 take 18 us so and 21.5, 64 x 768 x 13 10.2
-and 9.7.
+"""Lanes that own all states (SelectiveScanShortFwd) are quicker than lanes that have a channel alone in rows of
+SHORT_TOKENS tokens or more, and in shorter ones where a multiprocessor has at most SHORT_ROWS: with one state 64 x 1536
+x 17 takes 18 us so and 21.5, 64 x 768 x 13 10.2 and 9.7.
 """
 
 SHORT_ALONE, ALONE_ROWS = 64, {2: 200, 4: 24}
-"""Tokens of aligned rows from which on it is quicker than tiles whose lanes have a channel alone, and the rows per
-multiprocessor up to which it is so for fewer tokens, with two states and with four. 64 x 1536 x 48 of two states takes
-32 us so and 27 with such tiles, 16 x 1536 x 32 6.0 and 8.4.
+"""Tokens of aligned rows from which on they are quicker than tiles whose lanes have a channel alone, and the rows per
+multiprocessor up to which they are so with fewer tokens, with two states and with four. 64 x 1536 x 48 of two states
+takes 32 us so and 27 with such tiles, 16 x 1536 x 32 6.0 and 8.4.
 """
 
 SHORT_LONG = 2048
@@ -71,8 +72,8 @@ SHORT_LONG = 2048
 """
 
 FULL_OF_FOUR = 48
-"""Aligned rows of three or four states, per multiprocessor, up to which SelectiveScanShortFwd is quicker than tiles
-where they are short for these: 4 x 1536 x 96 takes 6.6 us so and 8.0, 8 x 1536 x 64 6.9 and 6.3.
+"""Aligned rows of three or four states, per multiprocessor, up to which lanes that own them are quicker than tiles
+where rows are short for these: 4 x 1536 x 96 takes 6.6 us so and 8.0, 8 x 1536 x 64 6.9 and 6.3.
 """
 
 MANY_TOKENS = 256
