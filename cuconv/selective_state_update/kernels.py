@@ -200,7 +200,7 @@ for 128 x 1536 on an H200.
 """
 
 
-DECAYS_GRID = 65535
+MAX_GRID_Y = 65535
 """Most blocks along the second grid axis (CUDA programming guide, technical specifications)."""
 
 

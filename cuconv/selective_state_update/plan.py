@@ -16,13 +16,13 @@ from cuconv.selective_state_update.kernels import (
     BYTES,
     D_STATES,
     DECAYS_D_STATE,
-    DECAYS_GRID,
     DECAYS_SEQUENCES,
     FEW_D_STATES,
     FEW_LANES,
     FEW_ROWS,
     HALVED_D_STATE,
     HEADS_D_STATES,
+    MAX_GRID_Y,
     ROWS,
     STAYING_ROWS,
     SelectiveStateUpdate,
@@ -234,8 +234,8 @@ def choose(
     | SelectiveStateUpdateSingle
 ):
     """The kernel that computes a call."""
-    if (decays := _decays(o) or _few(o)) is not None:
-        return decays
+    if (plain := _decays(o) or _few(o)) is not None:
+        return plain
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
     is_one = o.x.shape[1] == 1 and o.cu_seqlens is None
@@ -323,7 +323,7 @@ def _is_plain_step(o: Operands) -> bool:
     """Whether a call is one token of every sequence, of states of floats that stay in their slots."""
     others = (o.dst_state_batch_indices, o.intermediate_states_buffer, o.num_accepted_tokens, o.cu_seqlens)
     is_one = o.x.shape[1] == 1 and not o.disable_state_update and all(each is None for each in others)
-    return is_one and not (o.quantised or o.stochastic or _is_chosen(o)) and o.sequences <= DECAYS_GRID
+    return is_one and not (o.quantised or o.stochastic or _is_chosen(o)) and o.sequences <= MAX_GRID_Y
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
