@@ -74,7 +74,7 @@ def test_the_kernels_of_decode_steps_start_early() -> None:
         "causal_conv1d_update", "causal_conv1d_update_few", "causal_conv1d_update_gated", "causal_conv1d_update_rows",
         "causal_conv1d_update_several",
         "causal_conv1d_update_tree", "selective_state_update", "selective_state_update_single",
-        "selective_state_update_decays",
+        "selective_state_update_decays", "selective_state_update_few",
         "selective_state_update_quantised", "selective_state_update_quantised_single",
         "selective_state_update_quantised_heads", "selective_state_update_replay",
         "selective_state_update_replay_few", "selective_state_update_fold", "selective_state_update_fold_single",

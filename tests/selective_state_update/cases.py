@@ -360,6 +360,7 @@ UNIT = (
     Case(5, 4, 9, 16, 2, **PER_HEAD, **SERVED),
     Case(2, 6, 7, 64, 3, dtype="float32", slots=None, dtypes="dt", A_dtype="", **PER_HEAD),
     Case(2, 5, 3, 32, state_dtype="float32", slots=None, A_dtype="", **PER_HEAD),
+    Case(2, 3, 5, 16, dtype="float16", A_dtype="", **PER_HEAD),
     Case(3, 2, 9, 256, dtype="float16", state_dtype="bfloat16", null_slot=0, keep=True, **PER_HEAD, **SERVED),
     Case(2, 3, 5, 64, 3, dtype="float32", slots=None, without="z D", **PER_HEAD),
     Case(2, 2, 3, 128, per_head="A", lies="fused", softplus=False, pad_slot_id=0),
