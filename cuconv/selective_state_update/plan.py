@@ -234,7 +234,7 @@ def choose(
     | SelectiveStateUpdateSingle
 ):
     """The kernel that computes a call."""
-    if (plain := _decays(o) or _few(o)) is not None:
+    if _is_plain_step(o) and (plain := _decays(o) or _few(o)) is not None:
         return plain
     d_state = o.state.shape[3]
     vec, shared_decay = _vector(o), _has_shared_decay(o)
@@ -333,12 +333,10 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
 
 
 def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
-    """The kernel of Mamba's rows with decays of their own, where it can compute a call."""
+    """The kernel of Mamba's rows with decays of their own, where it can compute a plain step."""
     _, nheads, headdim, d_state = o.state.shape
     is_whole = o.D is not None and o.z is not None and o.dt_bias is not None and o.dt_softplus
-    if not _is_plain_step(o) or not is_whole or nheads != 1 or d_state != DECAYS_D_STATE:
-        return None
-    if _has_shared_decay(o) or _state_bytes(o) >= LARGE:
+    if not is_whole or nheads != 1 or d_state != DECAYS_D_STATE or _has_shared_decay(o) or _state_bytes(o) >= LARGE:
         return None
     vec, by_row = _vector(o), ((o.x, 3), (o.dt, 3), (o.z, 3), (o.out, 3), (o.D, 1), (o.dt_bias, 1))
     rows_are_packed = headdim == 1 or all(layout is not None and layout.strides[axis] == 1 for layout, axis in by_row)
@@ -353,10 +351,10 @@ def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
 
 
 def _few(o: Operands) -> SelectiveStateUpdateFew | None:
-    """The kernel of few sequences with a decay for each head, where it can compute a call and is quicker."""
+    """The kernel of few sequences with a decay for each head, where it can compute a plain step and is quicker."""
     _, nheads, headdim, d_state = o.state.shape
     is_whole = o.D is not None and o.dt_bias is not None and o.dt_softplus
-    if not _is_plain_step(o) or not is_whole or d_state not in FEW_D_STATES or not _has_shared_decay(o):
+    if not is_whole or d_state not in FEW_D_STATES or not _has_shared_decay(o):
         return None
     rows, vec = nheads * headdim, _vector(o)
     along_rows = [layout for layout in (o.x, o.z, o.out) if layout is not None]
