@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from cuconv.runtime.errors import message
 from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.workload import CHANNELS, Workload
-from cuconv.selective_scan.plan_varlen import LONG
+from cuconv.selective_scan.plan_varlen import PROMPT
 
 MOST_TOKENS, MOST_BATCH = 65536, 4096
 """Tokens of the longest prefill, and sequences of the largest decode step, that a model is compiled for."""
@@ -49,6 +49,9 @@ SHORT = 64
 
 LESS_SHORT = 256
 """The same, too many for convolutions that have states in shared memory."""
+
+AVERAGES, COUNTS = (12, 24, 40, 72, 100, 150, 250, 400), (*range(1, 17), 24, 32, 48, 64, 128, 256)
+"""Tokens of packed sequences on average, and how many there are: a scan's kernel depends on both."""
 
 BATCHES = (*range(1, 65), *(2**power * part // 8 for power in range(6, 12) for part in range(9, 17)))
 """Sequences of decode steps: each number up to 64, and 8 numbers between each power of two and the next."""
@@ -206,10 +209,13 @@ def _prefills(model: str, dtype: str, functions: Container[str]) -> Iterator[Wor
         # Convolutions have kernels for less short sequences, for those of a few tokens and for those of one.
         for length in (LESS_SHORT, 3, 1):
             yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, length)), convolutions)
-    # The shape of a scan's tiles depends on the number of packed sequences, and not monotonically.
     scans = [function for function in packed if function.startswith("selective_scan")]
-    for count in range(1, MOST_TOKENS // LONG + 1):
-        yield from of_model(model, dtype, count * LONG, (), _lengths(count * LONG, count), scans)
+    divided = [*product(AVERAGES, COUNTS, (0, 1, 2, 4))]
+    # The shape of the tiles of long sequences depends on their number, and not monotonically.
+    divided += [(PROMPT, count, 0) for count in range(1, MOST_TOKENS // PROMPT + 1)]
+    for average, count, rest in divided:
+        tokens = average * count + rest
+        yield from of_model(model, dtype, tokens, (), _lengths(tokens, count), scans)
 
 
 def _steps(model: str, dtype: str, functions: Container[str]) -> Iterator[Workload]:

@@ -361,9 +361,9 @@ class SelectiveScanShortFwd(SegmentKernel):
 
 
 @dataclass(frozen=True)
-class SelectiveScanPartsFwd(SegmentKernel):
-    """`lanes` lanes of each warp of a block own a channel, and each some consecutive tokens of it, with the `states`
-    states that are the warp's part; a multiprocessor has room for `resident` blocks.
+class PartsKernel(SegmentKernel):
+    """Base of the kernels in which `lanes` lanes of each warp of a block own a channel, and each some consecutive
+    tokens of it, with the `states` states that are the warp's part; a multiprocessor has room for `resident` blocks.
     """
 
     LANES: ClassVar[tuple[int, ...]] = (8, 16, 32)
@@ -383,17 +383,29 @@ class SelectiveScanPartsFwd(SegmentKernel):
     @property
     def tile(self) -> int:
         """Tokens of a channel that a block takes at a time."""
-        return self.lanes * self.constants["kTokens"]
+        return self.lanes * _declared("scan_parts.cuh", "PartsShape")["kTokens"]
 
-    @classmethod
-    def window(cls) -> int:
+    @staticmethod
+    def window() -> int:
         """Tokens of which a warp has B and C at a time."""
-        return cls.constants["kWindow"]
+        return _declared("scan_parts.cuh", "PartsShape")["kWindow"]
 
     @classmethod
     def part_of(cls, d_state: int) -> int:
         """The states of a part, of at most 16."""
         return next(states for states in cls.RESIDENT if states * cls.warps >= d_state)
+
+    @classmethod
+    def axes(cls) -> Iterator[tuple[DType, int, int, int, int]]:
+        """Every combination of the fields that the kernels share."""
+        for input_t, lanes, divided in product(FLOATS, cls.LANES, cls.RESIDENT.items()):
+            for vec in vectors(input_t):
+                yield input_t, vec, lanes, *divided
+
+
+@dataclass(frozen=True)
+class SelectiveScanPartsFwd(PartsKernel):
+    """The rows of a batch."""
 
     @classmethod
     def of(cls, input_t: DType, vec: int, lanes: int, d_state: int) -> SelectiveScanPartsFwd:
@@ -403,9 +415,26 @@ class SelectiveScanPartsFwd(SegmentKernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanPartsFwd]:
-        for input_t, lanes, divided in product(FLOATS, cls.LANES, cls.RESIDENT.items()):
-            for vec in vectors(input_t):
-                yield cls(input_t, vec, lanes, *divided)
+        for axes in cls.axes():
+            yield cls(*axes)
+
+
+@dataclass(frozen=True)
+class SelectiveScanVarlenPartsFwd(PartsKernel):
+    """Packed sequences, whose states are not codes."""
+
+    state_t: DType
+
+    @classmethod
+    def of(cls, input_t: DType, vec: int, lanes: int, d_state: int, state_t: DType) -> SelectiveScanVarlenPartsFwd:
+        """The kernel for this many states, 16 at most."""
+        states = cls.part_of(d_state)
+        return cls(input_t, vec, lanes, states, cls.RESIDENT[states], state_t)
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanVarlenPartsFwd]:
+        for axes, state_t in product(cls.axes(), FLOATS):
+            yield cls(*axes, state_t)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.launch import ceil_div
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs
-from cuconv.selective_scan.kernels import SelectiveScanPartsFwd, SelectiveScanShortFwd, TileShape, max_tile_states
+from cuconv.selective_scan.kernels import (
+    PartsKernel,
+    SelectiveScanPartsFwd,
+    SelectiveScanShortFwd,
+    SelectiveScanVarlenPartsFwd,
+    TileShape,
+    max_tile_states,
+)
 from cuconv.selective_scan.plan import input_dtype, tokens_vector
 from cuconv.selective_scan.plan_turned import LEAST_COPIED
 
@@ -43,8 +51,9 @@ takes 3.5 us so and 3.9 by SelectiveScanShortFwd, 2 x 768 x 196 6.0 and 5.7.
 
 LONG_TOKENS = 23_600
 """Tokens of all rows per multiprocessor, times the states of a warp, up to which warps share the states of longer rows
-that are not aligned. With 16 states 1 x 1536 x 301 takes 15 us so and 22 with copies, 1 x 512 x 1500 20 and 29, but 1 x
-1536 x 515 32 and 27; with four states 1 x 1536 x 999 21 and 27, 1 x 1536 x 2047 46 and 41.
+that are not aligned, and those of packed sequences. With 16 states 1 x 1536 x 301 takes 15 us so and 22 with copies, 1
+x 512 x 1500 20 and 29, but 1 x 1536 x 515 32 and 27; with four states 1 x 1536 x 999 21 and 27, 1 x 1536 x 2047 46 and
+41.
 """
 
 FULL, FULL_OF_TWO = 24, 8
@@ -52,6 +61,18 @@ FULL, FULL_OF_TWO = 24, 8
 warps that share them, with four states and with two: 4 x 1536 x 500 of four states takes 22 us so and 30, 4 x 384 x 601
 of two 12 and 14, but 1 x 512 x 1500 of two 12.7 and 11.2. Aligned rows of two states are quicker so than with tiles
 where their number is between the two: 1 x 1536 x 2048 takes 21.6 us and 27.2, 4 x 1536 x 2048 53 and 45.
+"""
+
+FEW_PACKED = 128
+"""Channels of packed sequences that are not aligned, per multiprocessor, times the states of a warp, whose states warps
+share, if they are not longer than LONG_TOKENS allows. With 16 states one sequence of 201 tokens of 1024 channels takes
+11 us so, 32 if lanes that have some of the states each walk its tokens, and 18 with copies; of 4096 channels 26, 41 and
+27; three of 35 tokens of 1024 channels 11, 14 and 15, of 2048 16, 15 and 18.
+"""
+
+FEW_PACKED_ALIGNED, FEW_PACKED_TOKENS = 10, 96
+"""The same without that factor for aligned ones, and their tokens at most: one of 64 tokens of 1024 channels takes 5.3
+us so and 6.0 with tiles, of 4096 9.8 and 7.1; one of 152 tokens of 1024 8.2 and 7.3.
 """
 
 SHORT_TOKENS, SHORT_ROWS = 16, 64
@@ -105,6 +126,9 @@ PARTS_TIMES = Times({8: 1.0, 16: 1.1, 32: 1.4}, 0.25, 0.05, 0.2)
 at most.
 """
 
+PACKED_TIMES = PARTS_TIMES._replace(start=0.4, start_alone=0.8)
+"""The same for packed sequences, whose blocks wait for where they begin: 1.1 % in the mean of 77 sizes."""
+
 SHORT_TIMES = Times({8: 1.0, 16: 1.0, 32: 1.0}, 0.15, 0.2, 0.2)
 """The same for SelectiveScanShortFwd: 0.2 % in the mean of 170 sizes, and 11 % at most."""
 
@@ -112,7 +136,7 @@ SHORT_TIMES = Times({8: 1.0, 16: 1.0, 32: 1.0}, 0.15, 0.2, 0.2)
 class ShortRows(NamedTuple):
     """How short rows are scanned."""
 
-    kernel: SelectiveScanPartsFwd | SelectiveScanShortFwd
+    kernel: PartsKernel | SelectiveScanShortFwd
     rounds: int = 1
     """Channels that a group of lanes takes one after another."""
 
@@ -129,10 +153,43 @@ def short_rows(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool)
     if vec is None or inputs.d_state > max_tile_states():
         return None
     if _share_states(inputs, has_tiles=any(shape.group > 1 for shape in shapes)):
-        return _of_parts(inputs, vec)
+        batch, _, seqlen = inputs.u.shape
+        dtype, d_state = input_dtype(inputs), inputs.d_state
+        return _of_parts(
+            inputs, batch, seqlen, PARTS_TIMES, lambda lanes: SelectiveScanPartsFwd.of(dtype, vec, lanes, d_state)
+        )
     if inputs.d_state <= SelectiveScanShortFwd.STATES[-1] and _own_states(inputs, shapes, has_copies=has_copies):
         return _of_few_states(inputs, vec)
     return None
+
+
+def packed_parts(inputs: Inputs, sequences: int, state_t: DType, *, has_tiles: bool) -> ShortRows | None:
+    """How warps share the states of packed sequences; None where another kernel is quicker, or where they cannot.
+
+    Args:
+        inputs: what a scan reads and writes.
+        sequences: how many there are.
+        state_t: the dtype of the pool.
+        has_tiles: whether there are tiles for such sequences.
+    """
+    batch, dim, tokens = inputs.u.shape
+    vec, d_state = tokens_vector(inputs), inputs.d_state
+    if vec is None or not sequences or not 1 < d_state <= max_tile_states() or state_t not in FLOATS:
+        return None
+    dtype, seqlen = input_dtype(inputs), batch * tokens // sequences
+    states = SelectiveScanVarlenPartsFwd.part_of(d_state)
+    rows = sequences * dim / multiprocessors(inputs.u.device)
+    most = FEW_PACKED_ALIGNED if has_tiles else FEW_PACKED / states
+    most_tokens = FEW_PACKED_TOKENS if has_tiles else LONG_TOKENS / (rows * states)
+    if rows > most or not PARTS_TOKENS <= seqlen <= most_tokens:
+        return None
+    return _of_parts(
+        inputs,
+        sequences,
+        seqlen,
+        PACKED_TIMES,
+        lambda lanes: SelectiveScanVarlenPartsFwd.of(dtype, vec, lanes, d_state, state_t),
+    )
 
 
 def _per_processor(inputs: Inputs) -> float:
@@ -174,12 +231,11 @@ def _own_states(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool
     return rows >= FULL_OF_TWO if d_state == 2 else rows * seqlen <= LONG_TOKENS
 
 
-def _time(inputs: Inputs, short: ShortRows, times: Times) -> float:
+def _time(short: ShortRows, times: Times, rows: int, dim: int, seqlen: int, processors: int) -> float:
     """How long a scan takes, in the unit of `times`."""
-    batch, dim, seqlen = inputs.u.shape
-    kernel, processors = short.kernel, multiprocessors(inputs.u.device)
+    kernel = short.kernel
     turns = ceil_div(seqlen, kernel.tile) * short.rounds
-    waves, rest = divmod(batch * kernel.dim_blocks(dim, short.rounds), kernel.resident * processors)
+    waves, rest = divmod(rows * kernel.dim_blocks(dim, short.rounds), kernel.resident * processors)
     start = times.start_alone if kernel.vec == 1 else times.start
 
     def wave(blocks: int) -> float:
@@ -188,24 +244,35 @@ def _time(inputs: Inputs, short: ShortRows, times: Times) -> float:
     return waves * wave(kernel.resident) + (wave(ceil_div(rest, processors)) if rest else 0)
 
 
-def _of_parts(inputs: Inputs, vec: int) -> ShortRows:
+def _quickest(inputs: Inputs, possible: Iterable[ShortRows], times: Times, rows: int, seqlen: int) -> ShortRows:
+    """The quickest of these for `rows` rows of `seqlen` tokens."""
+    dim, processors = inputs.u.shape[1], multiprocessors(inputs.u.device)
+    return min(possible, key=lambda short: _time(short, times, rows, dim, seqlen, processors))
+
+
+def _of_parts(
+    inputs: Inputs, rows: int, seqlen: int, times: Times, kernel_of: Callable[[int], PartsKernel]
+) -> ShortRows:
     """The quickest lanes and rounds where warps share the states of rows."""
-    _, dim, seqlen = inputs.u.shape
-    most = MOST_ROUNDS if seqlen <= SelectiveScanPartsFwd.window() else 1
+    dim = inputs.u.shape[1]
+    # One of several packed sequences is likely to be this much longer than the average.
+    longest = seqlen if rows == inputs.u.shape[0] else 2 * seqlen
+    most = MOST_ROUNDS if longest <= PartsKernel.window() else 1
     possible = []
-    for lanes in SelectiveScanPartsFwd.LANES:
-        kernel = SelectiveScanPartsFwd.of(input_dtype(inputs), vec, lanes, inputs.d_state)
+    for lanes in PartsKernel.LANES:
+        kernel = kernel_of(lanes)
         # A warp has B and C of one group.
         if inputs.groups == 1 or dim // inputs.groups % kernel.channels == 0:
             possible += [ShortRows(kernel, rounds) for rounds in range(1, most + 1)]
-    return min(possible, key=lambda short: _time(inputs, short, PARTS_TIMES))
+    return _quickest(inputs, possible, times, rows, seqlen)
 
 
 def _of_few_states(inputs: Inputs, vec: int) -> ShortRows:
     """The quickest lanes where they own all states of rows."""
-    tokens = 8 if inputs.d_state == 1 and vec > 1 and inputs.u.shape[2] > MANY_TOKENS else 4
+    batch, _, seqlen = inputs.u.shape
+    tokens = 8 if inputs.d_state == 1 and vec > 1 and seqlen > MANY_TOKENS else 4
     kernels = [
         SelectiveScanShortFwd.of(input_dtype(inputs), vec, lanes, tokens, inputs.d_state)
         for lanes in SelectiveScanShortFwd.LANES
     ]
-    return min(map(ShortRows, kernels), key=lambda short: _time(inputs, short, SHORT_TIMES))
+    return _quickest(inputs, map(ShortRows, kernels), SHORT_TIMES, batch, seqlen)

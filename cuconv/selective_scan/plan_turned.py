@@ -99,11 +99,16 @@ def turned(
     return None
 
 
-def turned_inputs(inputs: Inputs, sequences: int, fits: Callable[[Inputs], object]) -> Turned | None:
-    """Inputs of a scan, with copies of some arrays where they make it quicker; None where they do not."""
+def turned_inputs(
+    inputs: Inputs, sequences: int, fits: Callable[[Inputs], object], least_copied: int = LEAST_COPIED
+) -> Turned | None:
+    """Inputs of a scan, with copies of some arrays where they make it quicker; None where they do not.
+
+    Rows of up to 16 states have at least `least_copied` tokens where u is copied.
+    """
     access = vector(inputs, lanes_for(inputs.d_state)[0])
     is_slow = inputs.u.itemsize == 2 and access <= 2
-    least = LEAST_COPIED if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
+    least = least_copied if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
     if not is_slow and sequences * inputs.u.shape[CHANNELS] > FEW_ROWS:
         least = MAX_TOKENS + 1
     return turned(inputs, ("u", "delta", "z", "B", "C"), ("out",), fits, least_copied=least)

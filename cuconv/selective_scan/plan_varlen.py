@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from cuconv.runtime import slots
@@ -32,23 +34,64 @@ from cuconv.selective_scan.plan import (
     vector,
     wide_shape,
 )
+from cuconv.selective_scan.plan_short import packed_parts
 from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
 
 FEW = 24
-"""Tokens up to which a packed sequence is walked token by token in any case: tiles would mostly be empty."""
-
-SHORT = 128
-"""Tokens up to which a packed sequence is walked token by token, where that leaves enough work for all lanes. On an
-H200 512 sequences of 8192 tokens in all take 0.69 ms with 128 and 0.80 with 64, and 64 x 128 0.54 and 1.27.
+"""Tokens up to which a packed sequence is walked token by token where otherwise each lane has some of the states, and
+all tokens are less than SHORT of FILL channels for each multiprocessor; else SHORT.
 """
 
-LONG = 192
-"""Tokens per packed sequence, on average, from which on each sequence has blocks of its own. With fewer, lengths count
-as mixed: a few sequences may have nearly all tokens. On an H200 64 x 128 take 0.54 ms as mixed and 0.71 as not,
-16 x 512 0.63 and 0.61.
+SHORT = 128
+"""Tokens up to which one of mixed sequences is walked token by token. On an H200 512 sequences of 8192 tokens in all
+take 0.69 ms with 128 and 0.80 with 64, and 64 of 2048 tokens in all, of 2048 channels, 79 us and 96.
+"""
+
+MIXED = ((100, 16), (500, 32), (math.inf, 64))
+"""Tokens per packed sequence, on average, below which lengths count as mixed: where a multiprocessor has fewer channels
+of sequences than the first number. Nearly all sequences are walked token by token then, which takes little work, but
+one token after another. With as many tokens or more each sequence has blocks of its own, whose lanes sweep over its
+tokens (SWEEPS). On an H200, in us, of 512 channels 16 x 64 take 19 as mixed and 8 as not, 16 of 2048 tokens in all 41
+and 28; of 2048 channels 64 x 32 47 and 54, and 64 x 80 90 and 92, but 64 of 5120 tokens in all 168 and 121; of 8192
+channels 32 x 16 46 and 76, 64 x 128 493 and 450. One of 829 tokens and 15 of 13, of 2048 channels, take 35 and 53.
+"""
+
+MIXED_SHARED = ((100, 16), (300, 64), (math.inf, 192))
+"""The same where there are no sweeps, in float32 and with fewer states. With 4 states, in us, of 1024 channels 16 x 64
+take 25 as mixed and 15 as not, 32 x 32 20 and 25, of 4096 channels 8 x 64 33 and 21, 32 x 96 104 and 114.
+"""
+
+SHARED = TileShape(4, 1, 2, 16, 3)
+"""The shape for sequences of fewer than SHARED_TOKENS tokens there."""
+
+SHARED_TOKENS = 96
+"""Tokens per sequence, on average, from which on more lanes may share those of a channel. One sequence of 104 tokens of
+1024 channels takes 8.5 us by sweeps and 6.4 with 16 lanes a channel, of 64 tokens 6.0 and 6.4.
+"""
+
+LONGEST_TILE = 1.75
+"""Tokens of a tile at most, times those of an average sequence. 2 x 100 of 1024 channels take 10.5 us with tiles of 256
+tokens, and 7.0 with tiles of 128.
+"""
+
+SWEEPS = ((80, TileShape(1, 8, 2, 64, 4)), (math.inf, TileShape(1, 4, 4, 64, 4)))
+"""The shape for sequences of fewer than PROMPT tokens on average, where a multiprocessor has fewer channels of
+sequences than the first number. More lanes a channel would be quicker where all have as many tokens and a tile's worth
+of them, but one that is longer than the others would take longer with fewer: of 2048 channels 3 x 128 take 11 us so and
+14 with (16, 1, 4, 8), 8 of 512 tokens in all 20 with 4 lanes a channel, 26 with 2 and 48 with 16.
+"""
+
+FEW_ROWS = 12
+"""Channels of sequences per multiprocessor from which on there are sweeps for sequences of SHARED_TOKENS tokens."""
+
+COPIED, COPIED_BY_FOUR, COPIED_TOKENS = 4500, 6800, 256
+"""Tokens times channels, per multiprocessor, from which on copies of rows that are not aligned are quicker than lanes
+which have some of the states each and access one or two tokens at a time, or more; in any case from COPIED_TOKENS
+tokens on. In us with copies and without: one of 201 tokens of 8192 channels 38 and 52, of 101 28 and 29, of 100 27 and
+22, of 51 22 and 17; 9 x 33 of 4096 channels 40 and 60; 3 x 201 of 1024 25 and 36.
 """
 
 MOSTLY_SHORT = 48
@@ -61,7 +104,8 @@ PREFILL = 8192
 """Tokens of such sequences for which one is guessed to be long."""
 
 PROMPT = 512
-"""The same with more tokens per sequence."""
+"""The same with more tokens per sequence; and the tokens of an average sequence from which on all are taken to have as
+many."""
 
 RUN = 16
 """Consecutive short sequences per block at most, which share its decay rates and accesses of u; fewer than a warp has
@@ -221,9 +265,15 @@ def _plan(o: Operands) -> Plan:
     kernel: Kernel
     axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
     wide = wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None)
-    if axis is None and wide is None and (copied := alike(o)):
+    parts = None
+    if o.snapshots is None:
+        parts = packed_parts(inputs, o.sequences, state_t, has_tiles=axis is not None)
+    if parts is None and axis is None and wide is None and (copied := alike(o)):
         return copied.joined(_plan(o._replace(inputs=copied.operands)))
-    if wide is not None:
+    if parts is not None:
+        kernel, states = parts.kernel, parts.kernel.states
+        division = Division(0, kernel.channels * parts.rounds, is_mixed=False)
+    elif wide is not None:
         shape, by_channel = wide
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         kernel = SelectiveScanVarlenTilesFwd(
@@ -231,14 +281,13 @@ def _plan(o: Operands) -> Plan:
         )
         division = Division(0, shape.channels, is_mixed=False)
     elif axis is not None:
-        is_mixed = o.total < LONG * o.sequences and not o.is_batch
-        shape = _tile_shape(o, is_mixed, axis == CHANNELS)
+        is_mixed, shape = _tiles(o, axis == CHANNELS)
         by_channel, keeps = axis == CHANNELS, o.snapshots is not None
         is_narrow = state_t.itemsize < FLOAT32.itemsize and not by_channel and not keeps
         states = SelectiveScanVarlenTilesFwd.constants["kNarrowStates" if is_narrow else "kFewStates"]
         kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, by_channel, is_mixed, keeps)
         runs = (RUN_TOKENS, False) if by_channel else (WINDOW_RUN_TOKENS, o.total >= RUN_BY_RUN * o.sequences)
-        division = Division(_short_tokens(o) if is_mixed else 0, shape.channels, is_mixed, *runs)
+        division = Division(SHORT if is_mixed else 0, shape.channels, is_mixed, *runs)
     else:
         lanes, states = lanes_for(inputs.d_state)
         kernel = SelectiveScanVarlenFwd(
@@ -294,7 +343,11 @@ def alike(o: Operands) -> Turned | None:
         return axis is not None or wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None) is not None
 
     # A copy of the results has none of what is to stay.
-    return None if o.keeps_padding else turned_inputs(o.inputs, o.sequences, fits)
+    if o.keeps_padding:
+        return None
+    work = COPIED if vector(o.inputs, lanes_for(o.inputs.d_state)[0]) <= 2 else COPIED_BY_FOUR
+    least = ceil_div(work * multiprocessors(o.inputs.u.device), o.inputs.u.shape[1])
+    return turned_inputs(o.inputs, o.sequences, fits, min(least, COPIED_TOKENS))
 
 
 def _numbered_through(inputs: Inputs) -> Inputs:
@@ -313,36 +366,50 @@ def _numbered_through(inputs: Inputs) -> Inputs:
     return inputs._replace(u=u, delta=delta, B=B, C=C, z=z, out=out)
 
 
-def _tile_shape(o: Operands, is_mixed: bool, by_channel: bool) -> TileShape:
-    """The quickest shape for as many long sequences as are likely: only the average length is known."""
-    dim, total = o.inputs.u.shape[1], o.total
-    per_long = PREFILL if total < MOSTLY_SHORT * o.sequences else PROMPT
-    rows = dim * (ceil_div(total, per_long) if is_mixed else o.sequences)
-    processors = multiprocessors(o.inputs.u.device)
-    # All rows of a batch have as many tokens. On an H200 64 rows of 64 tokens of 2048 channels take 91 us, and with the
-    # shapes of packed sequences 205.
-    seqlen = o.inputs.u.shape[2] if o.is_batch else MAX_TOKENS
+def _tiles(o: Operands, by_channel: bool) -> tuple[bool, TileShape]:
+    """Whether lengths count as mixed, and the quickest shape for as many long sequences as are likely: only the average
+    length is known.
+    """
+    dim, total, processors = o.inputs.u.shape[1], o.total, multiprocessors(o.inputs.u.device)
+    dtype, snapshots = input_dtype(o.inputs), o.snapshots is not None
+
+    def is_possible(shape: TileShape, seqlen: int) -> bool:
+        room = shape.has_room(by_channel=by_channel, snapshots=snapshots)
+        return shape.fits(dtype, o.inputs.d_state, seqlen) and room
+
+    def quickest(rows: int, shapes: Iterable[TileShape], seqlen: int) -> TileShape:
+        # Short rows with states inside them may have no shape of their own.
+        possible = [shape for shape in shapes if is_possible(shape, seqlen)] or usual[:1]
+        return min(possible, key=lambda shape: tile_time(rows, shape, processors, by_channel))
+
     usual = SelectiveScanVarlenTilesFwd.TILES
-    shapes = [
-        shape
-        for shape in (usual if is_mixed else TILE_TIMES)
-        if shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
-        and shape.has_room(by_channel=by_channel, snapshots=o.snapshots is not None)
-    ]
-    # Short rows with states inside them may have no shape of their own.
-    return min(shapes or usual[:1], key=lambda shape: tile_time(rows, shape, processors, by_channel))
+    if o.is_batch:
+        # All rows of a batch have as many tokens. On an H200 64 rows of 64 tokens of 2048 channels take 91 us, and with
+        # the shapes of packed sequences 205.
+        return False, quickest(dim * o.sequences, TILE_TIMES, o.inputs.u.shape[2])
+    rows, tokens = dim * o.sequences / processors, total / max(1, o.sequences)
 
+    def by_rows(chosen: Iterable[tuple[float, Any]]) -> Any:
+        return next(each for below, each in chosen if rows < below)
 
-def _short_tokens(o: Operands) -> int:
-    """Tokens up to which sequences are walked token by token: many have less to do in all, but do it one by one."""
-    _, dim, total = o.inputs.u.shape
-    return SHORT if total * dim >= SHORT * FILL * multiprocessors(o.inputs.u.device) else FEW
+    sweep: TileShape = by_rows(SWEEPS)
+    has_sweeps = is_possible(sweep, MAX_TOKENS)
+    if tokens < by_rows(MIXED if has_sweeps else MIXED_SHARED):
+        per_long = PREFILL if tokens < MOSTLY_SHORT else PROMPT
+        return True, quickest(dim * ceil_div(total, per_long), usual, MAX_TOKENS)
+    if has_sweeps and tokens < PROMPT and (rows >= FEW_ROWS or tokens < SHARED_TOKENS):
+        return False, sweep
+    if not has_sweeps and tokens < SHARED_TOKENS and is_possible(SHARED, MAX_TOKENS):
+        return False, SHARED
+    return False, quickest(dim * o.sequences, TILE_TIMES, int(LONGEST_TILE * tokens))
 
 
 def _lane_division(o: Operands, lanes: int, states: int) -> Division:
     # A warp that walks token by token shares B and C, and each of its lanes loads one element of them (FewShape).
     is_shared = o.inputs.groups == 1 or o.inputs.u.shape[1] // o.inputs.groups % WARP_SIZE == 0
-    short_tokens = _short_tokens(o) if is_shared and 2 * lanes * states <= WARP_SIZE else 0
+    is_full = o.total * o.inputs.u.shape[1] >= SHORT * FILL * multiprocessors(o.inputs.u.device)
+    most = SHORT if is_full else FEW
+    short_tokens = most if is_shared and 2 * lanes * states <= WARP_SIZE else 0
     return Division(short_tokens, SelectiveScanVarlenFwd.threads // lanes, is_mixed=short_tokens > 0)
 
 

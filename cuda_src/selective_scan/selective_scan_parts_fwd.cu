@@ -2,18 +2,10 @@
 // the softplus of that, for rows of contiguous tokens that are short, few or not aligned: up to 16 states.
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), tokens contiguous.
-// Each of four warps has a part of the states of the same channels. kLanes lanes own a channel, and each lane eight
-// consecutive tokens of a tile, so that lanes hand each other only the states between their tokens. Every thread
-// prepares two tokens of a block's tile and finishes them: dt, dt * u and the parts of the results meet in shared
-// memory. A warp keeps B and C of its states there, for a window of tokens. Where a window holds the whole row they are
-// loaded once, and the block takes several channels one after another: on an H200 8 x 384 rows of 197 tokens take 18 us
-// so, and 31 where every channel loads them.
 //
 // input_t  u, delta, z, out, B and C    kVec       tokens an access    kLanes  lanes of a warp per channel
 // kStates  of a warp                    kResident  blocks per multiprocessor
-#include "common/activation.cuh"
-#include "common/tokens.cuh"
-#include "common/warp.cuh"
+#include "selective_scan/scan_parts.cuh"
 #include "selective_scan/scan_segments.cuh"
 
 struct SelectiveScanPartsFwdParams {
@@ -23,266 +15,67 @@ struct SelectiveScanPartsFwdParams {
 template <typename input_t, int kVec, int kLanes, int kStates, int kResident>
 struct SelectiveScanPartsFwdTraits {
     static constexpr int kThreads = 128;
-    static constexpr int kParts = kThreads / kWarpSize;
-    static constexpr int kTokens = 8;                     // per lane of a tile
-    static constexpr int kTile = kLanes * kTokens;        // tokens
-    static constexpr int kChannels = kWarpSize / kLanes;  // per block at a time
-    static constexpr int kPlaces = kWarpSize * kTokens;   // tokens of all channels of a tile
-    static constexpr int kWindow = 256;                   // tokens of B and C in shared memory
-    static constexpr int kWindows = sizeof(input_t) == 2 ? 2 : 1;
-    static constexpr int kAtOnce = kStates < 2 ? kStates : 2;  // states that a lane computes interleaved
     static constexpr int kMinBlocks = kResident;
+    using Shape = PartsShape<kThreads, input_t, kVec, kLanes, kStates>;
 };
 
-template <typename input_t, int kStates, typename Traits>
-struct PartsShared {
-    // B and C of each part's states.
-    alignas(16) input_t matrices[Traits::kParts][Traits::kWindows][2][kStates][Traits::kWindow];
-    // For two tiles: those of one are read while those of the next are written.
-    alignas(16) float dt[2][Traits::kPlaces];
-    alignas(16) float dt_u[2][Traits::kPlaces];
-    alignas(16) float results[2][Traits::kParts][Traits::kPlaces];
+// A row of a batch. kChunk tokens are between states that are kept.
+template <int kChunk>
+struct DenseRow {
+    static constexpr bool kHasLead = false;
+    static constexpr bool kHasChunks = true;
+    static constexpr int first = 0;
+    static constexpr int lead = 0;
+    using State = Vec<float, 1>;
 
-    // Where a token is in its row, so that lanes which access four tokens each at a time use different banks.
-    __device__ __forceinline__ static int place(int token) { return token ^ ((token >> 5 & 1) << 2); }
+    const SelectiveScanOperands& p;
+    index_t batch;
+    int first_channel;
+
+    __device__ __forceinline__ int length() const { return p.seqlen; }
+
+    __device__ __forceinline__ State load_state(index_t channel, int n) const {
+        if (p.initial_state == nullptr) return State::zero();
+        const index_t* const stride = p.initial_state_stride;
+        return load<1, Memory::kMutable>(p.initial_state + batch * stride[0] + channel * stride[1] + n * stride[2]);
+    }
+
+    struct Place {
+        float* at;
+        index_t by_channel;
+        index_t by_state;
+
+        __device__ __forceinline__ void store(index_t channel, int n, float state) const {
+            at[channel * by_channel + n * by_state] = state;
+        }
+    };
+
+    __device__ __forceinline__ bool keeps_last() const { return p.last_state != nullptr; }
+
+    __device__ __forceinline__ Place last() const {
+        const index_t* const stride = p.last_state_stride;
+        return {p.last_state + batch * stride[0], stride[1], stride[2]};
+    }
+
+    __device__ __forceinline__ bool keeps_chunk(int tile) const {
+        return p.chunk_states != nullptr && tile % kChunk == 0;
+    }
+
+    __device__ __forceinline__ Place chunk(int tile) const {
+        const index_t* const stride = p.chunk_states_stride;
+        return {p.chunk_states + tile / kChunk * stride[1] + batch * stride[0], stride[2], stride[3]};
+    }
 };
 
 template <typename input_t, int kVec, int kLanes, int kStates, int kResident,
           typename Traits = SelectiveScanPartsFwdTraits<input_t, kVec, kLanes, kStates, kResident>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_parts_fwd_kernel(const SelectiveScanPartsFwdParams params) {
-    using T = input_t;
-    using Segment = ScanSegment<Traits>;
-    constexpr int kTokens = Traits::kTokens, kTile = Traits::kTile, kParts = Traits::kParts;
-    constexpr int kWindow = Traits::kWindow, kAtOnce = Traits::kAtOnce;
-    constexpr int kFinished = kTokens / kParts;  // tokens of a tile that a thread prepares and finishes
-    constexpr int kFinishedVec = kVec < kFinished ? kVec : kFinished;
-    static_assert(Segment::kChunk % kTile == 0 && kWindow % kTile == 0);
-    using Matrix = Tokens<T, kTokens, 16 / static_cast<int>(sizeof(T))>;
-    using Finished = Tokens<T, kFinished, kFinishedVec>;
-    using Shared = PartsShared<T, kStates, Traits>;
+    using Shape = typename Traits::Shape;
+    using Segment = ScanSegment<Shape>;
+    static_assert(Segment::kChunk % Shape::kTile == 0);
     const SelectiveScanOperands& p = params.operands;
-    __shared__ Shared shared;
+    __shared__ PartsShared<Shape> shared;
     const Segment segment(p);
-    const int thread = opaque(static_cast<int>(threadIdx.x));
-    const int part = thread / kWarpSize, among = thread % kWarpSize;
-    const int lane = among % kLanes, first = lane * kTokens, first_state = part * kStates;
-    const int finished = thread * kFinished, first_finished = finished % kTile;
-    const index_t batch = segment.batch;
-    const int step = static_cast<int>(p.dim_blocks.divisor) * Traits::kChannels;
-    // Lanes beyond the last channel repeat its work and store nothing.
-    const auto channel_of = [&](int base) -> index_t { return min(base + among / kLanes, p.dim - 1); };
-    const auto finished_of = [&](int base) -> index_t { return min(base + finished / kTile, p.dim - 1); };
-    const auto group_of = [&](int base) { return divide(static_cast<unsigned>(base), p.group_dim).quotient; };
-    const T* const u = static_cast<const T*>(p.u) + batch * p.u_stride[0] + first_finished;
-    const T* const delta = static_cast<const T*>(p.delta) + batch * p.delta_stride[0] + first_finished;
-    const T* const z = static_cast<const T*>(p.z) + batch * p.z_stride[0] + first_finished;
-    T* const out = static_cast<T*>(p.out) + batch * p.out_stride[0] + first_finished;
-    Finished next_u, next_delta, next_z;
-    RawNumber<T> next_d, next_bias;
-    next_z.clear();
-    const auto load_rows = [&](int base, int tile) {
-        const index_t channel = finished_of(base);
-        const int live = p.seqlen - tile - first_finished;
-        next_u.load_front(u + channel * p.u_stride[1] + tile, live);
-        next_delta.load_front(delta + channel * p.delta_stride[1] + tile, live);
-        if (p.z != nullptr) next_z.load_front(z + channel * p.z_stride[1] + tile, live);
-        if (p.D != nullptr) next_d.load(p.D, channel * p.D_stride, p.D_is_float32);
-        if (p.delta_bias != nullptr) {
-            next_bias.load(p.delta_bias, channel * p.delta_bias_stride, p.delta_bias_is_float32);
-        }
-    };
-    float power[kStates], state[kStates], next_rate[kStates], next_state[kStates];
-    const auto load_states = [&](int base) {
-        const index_t channel = channel_of(base);
-        const int first_n = opaque(first_state);
-#pragma unroll
-        for (int s = 0; s < kStates; ++s) {
-            const int n = first_n + s;
-            next_rate[s] = next_state[s] = 0.0f;
-            if (n >= p.d_state) continue;
-            const float* const rate = static_cast<const float*>(p.A) + channel * p.A_stride[0] + n * p.A_stride[1];
-            next_rate[s] = load<1>(rate).to_float(0);
-            if (p.initial_state != nullptr) {
-                const index_t* const stride = p.initial_state_stride;
-                const float* const at = p.initial_state + batch * stride[0] + channel * stride[1] + n * stride[2];
-                next_state[s] = load<1, Memory::kMutable>(at).to_float(0);
-            }
-        }
-    };
-    const auto leave_states = [&](int base, float* to, const index_t* stride) {
-        const index_t channel = base + among / kLanes;
-        if (channel >= p.dim) return;
-        const int first_n = opaque(first_state);
-#pragma unroll
-        for (int s = 0; s < kStates; ++s) {
-            const int n = first_n + s;
-            if (lane == s && n < p.d_state) to[batch * stride[0] + channel * stride[1] + n * stride[2]] = state[s];
-        }
-    };
-    // Starts to bring this warp's B and C of the tokens from `begin` on; what is not there becomes zero.
-    const auto bring_window = [&](unsigned group, int begin, int window) {
-        constexpr int kPieces = kWindow / (kWarpSize * kVec);
-        const int first_n = opaque(first_state);
-#pragma unroll
-        for (int which = 0; which < 2; ++which) {
-            const index_t* const stride = which == 0 ? p.B_stride : p.C_stride;
-            const T* from = static_cast<const T*>(which == 0 ? p.B : p.C) + batch * stride[0] + group * stride[1] +
-                            first_n * stride[2] + begin;
-#pragma unroll
-            for (int s = 0; s < kStates; ++s, from += stride[2]) {
-                T* const to = shared.matrices[part][window][which][s];
-                const int live = first_n + s < p.d_state ? p.seqlen - begin : 0;
-#pragma unroll
-                for (int i = 0; i < kPieces; ++i) {
-                    const int token = (i * kWarpSize + among) * kVec;
-                    if constexpr (Vec<T, kVec>::kBytes >= 4) {
-                        const int count = min(max(live - token, 0), kVec);
-                        copy_front_async<Vec<T, kVec>::kBytes>(to + token, count > 0 ? from + token : from,
-                                                               count * static_cast<int>(sizeof(T)));
-                    } else {
-                        to[token] = token < live ? load_constant(from + token) : Dtype<T>::from_float(0.0f);
-                    }
-                }
-            }
-        }
-    };
-    // A turn loads what the next one needs, computes a tile, prepares the next one, and finishes its own: the first
-    // turn has no tile.
-    int base = segment.first_channel - step, tile = 0, stage = 0, window = 0;
-    unsigned group = 0;
-    for (bool is_first = true, goes_on = true; goes_on; is_first = false) {
-        const bool is_last_tile = is_first || tile + kTile >= p.seqlen;
-        const int next_base = is_last_tile ? base + step : base, next_tile = is_last_tile ? 0 : tile + kTile;
-        goes_on = next_base < p.dim;
-        const unsigned next_group = group_of(min(next_base, p.dim - 1));
-        const int next_window = Traits::kWindows == 2 && !is_first ? window ^ 1 : 0;
-        const bool has_other_window = next_group != group || next_tile / kWindow != tile / kWindow;
-        const bool needs_window = goes_on && (is_first || has_other_window);
-        const Finished own_u = next_u, own_z = next_z;
-        const RawNumber<T> own_d = next_d;
-        if (goes_on) load_rows(next_base, next_tile);
-        if (needs_window && (is_first || Traits::kWindows == 2)) {
-            bring_window(next_group, next_tile / kWindow * kWindow, next_window);
-        }
-        if (goes_on && is_last_tile) load_states(next_base);
-        if (!is_first) {
-            const int in_window = tile % kWindow + first;
-            float dt[kTokens], dt_u[kTokens], y[kTokens], sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < kTokens; i += 4) {
-                const int at = Shared::place(among * kTokens + i);
-                const auto steps = load<4, Memory::kMutable>(shared.dt[stage] + at);
-                const auto inputs = load<4, Memory::kMutable>(shared.dt_u[stage] + at);
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    dt[i + j] = steps.to_float(j);
-                    dt_u[i + j] = inputs.to_float(j);
-                    sum += dt[i + j];
-                    y[i + j] = 0.0f;
-                }
-            }
-            if (p.chunk_states != nullptr && tile % Segment::kChunk == 0) {
-                const index_t* const stride = p.chunk_states_stride;
-                const index_t by_channel[3] = {stride[0], stride[2], stride[3]};
-                leave_states(base, p.chunk_states + tile / Segment::kChunk * stride[1], by_channel);
-            }
-#pragma unroll
-            for (int from = 0; from < kStates; from += kAtOnce) {
-                float before[kAtOnce], begin[kAtOnce], h[kAtOnce], whole[kAtOnce];
-                float decay[kAtOnce][kTokens], input[kAtOnce][kTokens];
-                const auto matrix_of = [&](int which, int s) {
-                    Matrix matrix;
-#pragma unroll
-                    for (int i = 0; i < kTokens / Matrix::kAccess; ++i) {
-                        matrix.parts[i] = load<Matrix::kAccess, Memory::kMutable>(
-                            shared.matrices[part][window][which][from + s] + in_window + i * Matrix::kAccess);
-                    }
-                    return matrix;
-                };
-#pragma unroll
-                for (int s = 0; s < kAtOnce; ++s) {
-                    before[s] = state[from + s];
-                    h[s] = 0.0f;
-                    whole[s] = exp2_approx(sum * power[from + s]);
-                    const Matrix b = matrix_of(0, s);
-#pragma unroll
-                    for (int t = 0; t < kTokens; ++t) {
-                        decay[s][t] = exp2_approx(dt[t] * power[from + s]);
-                        input[s][t] = dt_u[t] * b.to_float(t);
-                        h[s] = fmaf(h[s], decay[s][t], input[s][t]);
-                    }
-                }
-                scan_over_lanes<kLanes>(whole, before, h, begin);
-#pragma unroll
-                for (int s = 0; s < kAtOnce; ++s) {
-                    state[from + s] = from_group_lane<kLanes>(h[s], kLanes - 1);
-                    const Matrix c = matrix_of(1, s);
-#pragma unroll
-                    for (int t = 0; t < kTokens; ++t) {
-                        begin[s] = fmaf(begin[s], decay[s][t], input[s][t]);
-                        y[t] = fmaf(c.to_float(t), begin[s], y[t]);
-                    }
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < kTokens; i += 4) {
-                const float four[4] = {y[i], y[i + 1], y[i + 2], y[i + 3]};
-                store(shared.results[stage][part] + Shared::place(among * kTokens + i),
-                      Vec<float, 4>::from_floats(four));
-            }
-            if (is_last_tile && p.last_state != nullptr) leave_states(base, p.last_state, p.last_state_stride);
-        }
-        if (goes_on) {
-            // dt, and dt * u, of this thread's tokens.
-            float dt[kFinished], dt_u[kFinished];
-            const float bias = next_bias.to_float(p.delta_bias_is_float32);
-            const int live = p.seqlen - next_tile - first_finished;
-#pragma unroll
-            for (int t = 0; t < kFinished; ++t) {
-                dt[t] = next_delta.to_float(t) + bias;
-                if (p.delta_softplus) dt[t] = softplus(dt[t]);
-                if (t >= live) dt[t] = 0.0f;
-                dt_u[t] = dt[t] * next_u.to_float(t);
-            }
-            store_tokens<kFinished>(shared.dt[stage ^ 1] + Shared::place(finished), 1, dt);
-            store_tokens<kFinished>(shared.dt_u[stage ^ 1] + Shared::place(finished), 1, dt_u);
-            if (is_last_tile) {
-#pragma unroll
-                for (int s = 0; s < kStates; ++s) {
-                    power[s] = next_rate[s] * kLog2E;
-                    state[s] = next_state[s];
-                }
-            }
-            if (needs_window) {
-                if (Traits::kWindows == 1 && !is_first) {
-                    sync_warp();
-                    bring_window(next_group, next_tile / kWindow * kWindow, 0);
-                }
-                wait_for_copies();
-                window = next_window;
-            }
-        }
-        __syncthreads();
-        if (!is_first && base + finished / kTile < p.dim) {
-            const float D = own_d.to_float(p.D_is_float32);
-            float results[kFinished];
-#pragma unroll
-            for (int t = 0; t < kFinished; ++t) {
-                const int at = Shared::place(finished) + t;
-                results[t] = shared.results[stage][0][at];
-#pragma unroll
-                for (int i = 1; i < kParts; ++i) results[t] += shared.results[stage][i][at];
-                // Without D not with 0 * u, which for an infinite u is NaN.
-                if (p.D != nullptr) results[t] = fmaf(D, own_u.to_float(t), results[t]);
-                if (p.z != nullptr) results[t] *= silu_gate(own_z.to_float(t));
-            }
-            T* const to = out + (base + finished / kTile) * p.out_stride[1] + tile;
-            store_front<kFinishedVec>(to, p.seqlen - tile - first_finished, results);
-        }
-        base = next_base;
-        tile = next_tile;
-        group = next_group;
-        stage ^= 1;
-    }
+    scan_parts<Shape>(p, shared, DenseRow<Segment::kChunk>{p, segment.batch, segment.first_channel});
 }

@@ -35,6 +35,7 @@ from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.layout import dense_strides
 from cuconv.runtime.workload import Workload
 from cuconv.selective_scan.kernels import SelectiveScanVarlenTilesFwd
+from cuconv.selective_scan.plan_varlen import PROMPT
 from tests.conftest import missing_gpu
 from tests.support.command_line import Capture, cuconv, error_of, text_of, value_of
 
@@ -250,10 +251,10 @@ def test_no_short_prefill_and_no_small_batch_needs_another_kernel(model: str) ->
 def test_no_number_of_packed_sequences_needs_another_kernel() -> None:
     """The quickest shape of tiles goes back and forth with the number of sequences."""
     shapes = set()
-    for sequences in range(1, 257):
-        needed = layer("mamba-130m", "bfloat16", 256 * sequences, sequences, 1)
+    for sequences in range(1, 129):
+        needed = layer("mamba-130m", "bfloat16", PROMPT * sequences, sequences, 1)
         missing = needed - compiled_for("mamba-130m", "bfloat16")
-        assert not missing, f"{sequences} sequences of 256 tokens: {missing}"
+        assert not missing, f"{sequences} sequences of {PROMPT} tokens: {missing}"
         shapes |= {(k.lanes, k.parts) for k in needed if isinstance(k, SelectiveScanVarlenTilesFwd)}
     assert shapes == {(16, 1), (16, 2), (1, 2), (1, 4), (1, 8)}
 

@@ -126,6 +126,7 @@ SPILLS = {
     "SelectiveScanShortFwd": 112,
     "SelectiveScanTilesFwd": 384,
     "SelectiveScanVarlenFwd": 256,
+    "SelectiveScanVarlenPartsFwd": 64,
     "SelectiveScanVarlenTilesFwd": 384,
     "SelectiveScanBwd": 16,
     "SelectiveScanBwdFewStates": 256,

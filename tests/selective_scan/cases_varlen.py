@@ -175,13 +175,27 @@ UNIT = (
     # Two tiles that are too large for the next one's B and C to be loaded ahead (TileShape::kStages is 1).
     Case(5, "300+3x1+289", 8, 1, "float32"),
     # Channels contiguous, and states in B and C: mixed lengths, and sequences that are long alike.
-    Case(136, "off5+3+40+0+133+5x1+off10", 8, **TURNED, **ODD),
+    Case(136, "off5+3+40+0+133+17x1+off10", 8, **TURNED, **ODD),
     Case(24, "off3+300+236", **TURNED, state_dtype="bfloat16", **ODD),
-    Case(12, "off5+3+40+0+133+5x1+off10", 12, dtype="float32", layout="channels_sliced", matrices="by_state_fused"),
+    Case(12, "off5+3+40+0+133+17x1+off10", 12, dtype="float32", layout="channels_sliced", matrices="by_state_fused"),
     Case(20, "300+289", 4, 1, "float32", **TURNED),
     # Rows that are not aligned: copied, in front and back, unless padding keeps its old contents.
+    Case(36, "off3+100+171+off3", processors=1, **ODD),
+    Case(36, "off3+100+171+off3", processors=1, keep=True, **ODD),
+    # Few sequences whose states warps share: vectors that begin before a sequence does, several windows, several
+    # channels one after another, groups, and other slots for final states.
     Case(5, "off3+100+171+off3", **ODD),
     Case(5, "off3+100+171+off3", keep=True, **ODD),
+    Case(9, "43+53", **ODD),
+    Case(9, "off5+42+37", 3, dtype="float16", state_dtype="bfloat16", initial="all"),
+    Case(6, "off1+34+301", 6, dtype="float32", matrices="fused", without="D z", softplus=False),
+    Case(5, "off1+36+298+off2", dtype="float32", pool="transposed", initial="all"),
+    Case(8, "530+9+0+300", 11, initial="all", params="", others="strided"),
+    Case(30, "41", processors=1, initial="all", without="delta_bias"),
+    Case(12, "off2+40+37", 4, processors=1, initial="all"),
+    Case(24, "270", 16, 3, table="column", initial="all"),
+    Case(7, "off2+33+41+50+37"),
+    Case(6, "33+41+50+37", table="column", moved=True),
     Case(3, "off2+200+0+117", dtype="float16", snapshots="pool", every=64),
     Case(12, "off3+300+89", state_dtype="bfloat16", **CHANNELS, **ODD),
     # What sequences and slots can be, in kernels that are built anyhow.
@@ -210,7 +224,7 @@ UNIT = (
     Case(35, "3x0"),
     Case(35, "0"),
     Case(0, "7+2"),
-    Case(35, "24+8", loud=20),
+    Case(35, "128+16x1", loud=20),
     # Lanes that walk all tokens, as with more channels.
     Case(128, "236+off2+298", processors=1),
     Case(72, "off5+205+236", state_dtype="bfloat16", **TURNED, **ODD, processors=1),
@@ -227,11 +241,14 @@ UNIT = (
         )
     ),
     # Long sequences without a slot.
-    Case(33, "30+40+50", slots="odd"),
+    Case(33, "30+40+50", slots="odd", processors=1),
     # Slots out of several columns, other slots for final states, longer index arrays and kept padding, in both kernels.
     *(
-        Case(dim, "off5+3+40+0+133+5x1+off10", d_state, **kind, **way)
-        for dim, d_state, kind in ((70, 7, {}), (128, 16, {"dtype": "float32"}))
+        Case(dim, spec, d_state, **kind, **way)
+        for dim, spec, d_state, kind in (
+            (70, "off5+3+40+0+133+5x1+off10", 7, {}),
+            (128, "off5+3+40+0+133+17x1+off10", 16, {"dtype": "float32"}),
+        )
         for way in (
             {"table": "first", "longer": 3, "keep": True, "slots": "odd"},
             {"table": "column", "moved": True, "slots": "odd", "index": "mixed"},
@@ -263,10 +280,10 @@ UNIT = (
         for dim, spec, d_state, kind in (
             (70, "off5+3+40+0+133+5x1+off10", 7, {}),
             (70, "off5+3+40+0+133+5x1+off10", 7, CHANNELS),
-            (136, "off5+3+40+0+133+5x1+off10", 16, TURNED),
+            (136, "off5+3+40+0+133+17x1+off10", 16, TURNED),
             (24, "200+236+300+200", 8, TURNED),
             (9, "20+3+41", 40, {"dtype": "float32"}),
-            (128, "9x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "float16", "pool": "spaced"}),
+            (128, "25x2+24+30+3+260", 16, {"dtype": "float16", "state_dtype": "float16", "pool": "spaced"}),
             (128, "200+236+300+200", 16, {}),
             (128, "200+236+300+200", 16, {"processors": 1}),
             (72, "off3+205+260", 16, {"processors": 1, **TURNED}),
@@ -296,7 +313,7 @@ UNIT = (
             (128, "256+280", 16, 32, {"processors": 32}),
             (72, "260+9+303", 16, 32, {**TURNED, "processors": 13}),
             (72, "260+9+303", 16, 48, {**TURNED, "processors": 7}),
-            (128, "9x2+24+30+3+260", 16, 7, {"dtype": "float16"}),
+            (128, "25x2+24+30+3+260", 16, 7, {"dtype": "float16"}),
             (70, "off5+3+40+0+133+5x1+off10", 7, 3, {}),
         )
     ),
@@ -313,7 +330,7 @@ UNIT = (
         for dim, spec, d_state, kind in (
             (70, "off5+3+40+0+133+5x1+off10", 7, {"state_dtype": "int8"}),
             (9, "20+3+41", 40, {"dtype": "float32", "state_dtype": "float8_e4m3fn"}),
-            (128, "9x2+24+30+3+269", 16, {"dtype": "float16", "state_dtype": "int16", "pool": "spaced"}),
+            (128, "25x2+24+30+3+269", 16, {"dtype": "float16", "state_dtype": "int16", "pool": "spaced"}),
             (128, "200+236+300+200", 12, {"state_dtype": "int8"}),
         )
         for way in (

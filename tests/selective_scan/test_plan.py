@@ -27,6 +27,7 @@ from cuconv.selective_scan.kernels import (
     SelectiveScanPartsFwd,
     SelectiveScanShortFwd,
     SelectiveScanTilesFwd,
+    SelectiveScanVarlenPartsFwd,
     SelectiveScanVarlenTilesFwd,
     TileShape,
     chunk_tokens,
@@ -343,14 +344,19 @@ def test_lanes_share_the_tokens_of_long_rows_of_many_states(d_state: int, by_cha
         assert constants["kWideStates"] == MAX_STATE
 
 
-def packed(dim: int, total: int, sequences: int, d_state: int, *, by_channel: bool = False) -> Launch:
-    """The launch of a call on packed sequences."""
+def packed_operands(dim: int, total: int, sequences: int, d_state: int, *, by_channel: bool = False) -> PackedOperands:
+    """The arguments of a call on packed sequences."""
     o = inputs((1, dim, total), d_state)
     if by_channel:
         matrix = layout(BFLOAT16, (1, 1, d_state, total), order=(0, 1, 3, 2))
         o = inputs((1, dim, total), d_state, BFLOAT16, matrix, order=(0, 2, 1))
     starts = layout(INT32, (sequences + 1,))
-    planned = plan_packed(PackedOperands(o, None, starts, None, None, None, None, -1, keeps_padding=False))
+    return PackedOperands(o, None, starts, None, None, None, None, -1, keeps_padding=False)
+
+
+def packed(dim: int, total: int, sequences: int, d_state: int, *, by_channel: bool = False) -> Launch:
+    """The launch of a call on packed sequences."""
+    planned = plan_packed(packed_operands(dim, total, sequences, d_state, by_channel=by_channel))
     # Copies of arrays that are not aligned come in front, and behind.
     scans = tuple(launch for launch in planned.launches if not isinstance(launch.kernel, SelectiveScanAlign))
     return only(planned._replace(launches=scans))
@@ -362,7 +368,10 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
     launch = packed(dim, total, sequences, d_state)
     n, kernel = numbers_of(launch), cast("Any", launch.kernel)
     lanes = kernel.lanes * getattr(kernel, "parts", 1)
-    assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
+    if isinstance(kernel, SelectiveScanVarlenPartsFwd):
+        assert 1 <= n["dim_blocks"][0] <= ceil_div(dim, kernel.channels)
+    else:
+        assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
     # A warp looks at all sequences of a run at a time, and at where the next one begins.
     assert 1 <= n["run_sequences"] < 32
     run_blocks = launch.config.grid[0] - n["dim_blocks"][0] * n["long_at_a_time"]
@@ -379,6 +388,50 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
     if isinstance(kernel, SelectiveScanVarlenTilesFwd):
         assert kernel.mixed == (n["short_tokens"] > 0)
         assert kernel.mixed or n["long_at_a_time"] == max(1, sequences)
+
+
+@pytest.mark.parametrize(
+    ("dim", "sequences", "total", "d_state", "quickest"),
+    [
+        (1024, 1, 33, 16, ["parts 8 1"]),
+        (1024, 1, 100, 16, ["parts 16 1"]),
+        (1024, 1, 250, 16, ["parts 16 1"]),
+        (4096, 1, 100, 16, ["parts 8 2"]),
+        (1024, 3, 303, 16, ["parts 8 2"]),
+        (2048, 1, 250, 4, ["parts 8 1"]),
+        (1024, 1, 64, 16, ["parts 8 1"]),
+        (4096, 1, 64, 16, ["tiles 1 8"]),
+        (1024, 1, 104, 16, ["tiles 16 1"]),
+        (8192, 1, 51, 16, ["fwd"]),
+        (8192, 1, 201, 16, ["align", "tiles 1 8", "align"]),
+        (1024, 8, 512, 16, ["tiles 1 8"]),
+        (2048, 32, 3072, 16, ["tiles 1 4"]),
+        (512, 64, 512, 16, ["mixed 16 1"]),
+        (2048, 64, 2048, 16, ["mixed 16 1"]),
+        (8192, 512, 8192, 16, ["mixed 8 1"]),
+        (1024, 8, 512, 8, ["tiles 4 1"]),
+        (1024, 32, 1024, 8, ["mixed 16 1"]),
+    ],
+)
+def test_packed_scans_run_what_was_quickest(
+    dim: int, sequences: int, total: int, d_state: int, quickest: list[str]
+) -> None:
+    """The kernels that were quickest on an H200, or nearly so: with the lanes that share a channel's tokens and the
+    channels that they take one after another where warps share the states, else with the partitions of these.
+    """
+    found: list[str] = []
+    for launch in plan_packed(packed_operands(dim, total, sequences, d_state)).launches:
+        kernel: Any = launch.kernel
+        name = kernel.unit.removeprefix("selective_scan_").removeprefix("varlen_").removesuffix("_fwd")
+        if isinstance(kernel, SelectiveScanVarlenPartsFwd):
+            rounds = -(-sequences * dim // (kernel.channels * launch.config.grid[0]))
+            found.append(f"{name} {kernel.lanes} {rounds}")
+        elif isinstance(kernel, SelectiveScanVarlenTilesFwd):
+            found.append(f"{'mixed' if kernel.mixed else name} {kernel.lanes} {kernel.parts}")
+        # B and C are copied by a launch of their own.
+        elif name != "align" or found[-1:] != [name]:
+            found.append(name)
+    assert found == quickest
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ def test_bits_do_not_depend_on_who_takes_which_sequences(
     """Blocks of one sequence, and of as many as can be."""
     # However many channels a GPU needs to be busy, the same sequences count as short: those are rounded otherwise.
     monkeypatch.setattr(plan_varlen, "FILL", 10**9)
+    monkeypatch.setattr(plan_varlen, "MIXED", ((math.inf, math.inf),))
     case = packed.Case(140, "off3+40x1+0+2x3+30+1+4x60+9+7x1+off20", layout=layout, **packed.ODD)
     values = case.inputs()
     found = []

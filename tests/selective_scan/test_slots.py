@@ -54,9 +54,9 @@ OVER = [
     for dim, batch, d_state, layout, way in (
         (35, "off3+8+3x1+5+40+9+7", 16, "tokens", {"slots": "odd"}),
         (35, "off3+8+3x1+5+40+9+7", 16, "channels", {"slots": "odd", "keep": True}),
-        (128, "9x2+24+30+3+269", 16, "tokens", {"snapshots": "pool", "dtype": "float16"}),
+        (128, "25x2+24+30+3+269", 16, "tokens", {"snapshots": "pool", "dtype": "float16"}),
         (128, "200+236+300+200", 16, "tokens", {}),
-        (128, "9x2+24+30+3+269", 16, "channels", {"snapshots": "own", "matrices": "by_state", "state_dtype": "int8"}),
+        (128, "25x2+24+30+3+269", 16, "channels", {"snapshots": "own", "matrices": "by_state", "state_dtype": "int8"}),
         (128, "200+236+300+200", 16, "channels", {"matrices": "by_state", "state_dtype": "int16"}),
         (9, "20+3+41", 40, "tokens_offset_by_1", {"dtype": "float32", "state_dtype": "int8", "snapshots": "own"}),
         (70, "3x304", 8, "channel_first", {"dense": True, "slots": "odd"}),

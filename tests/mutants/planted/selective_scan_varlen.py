@@ -10,7 +10,7 @@ _RUNS_TURNED = (
     "selective_scan_varlen_fn-72-off3+20x3+40+60x2+30+17+off2-layout_channels-matrices_by_state-slots_odd-processors_1"
 )
 _FEW_TURNED = (
-    "selective_scan_varlen_fn-136-off5+3+40+0+133+5x1+off10-d_state_8-layout_channels-matrices_by_state-slots_odd"
+    "selective_scan_varlen_fn-136-off5+3+40+0+133+17x1+off10-d_state_8-layout_channels-matrices_by_state-slots_odd"
 )
 _KEPT_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-index_mixed-initial_all-moved-snapshots_pool"
@@ -25,7 +25,7 @@ _MOVED_LANES = (
     "selective_scan_varlen_fn-70-off5+3+40+0+133+5x1+off10-d_state_7-slots_odd-index_mixed-table_column-moved"
 )
 _MOVED_TILES = (
-    "selective_scan_varlen_fn-128-off5+3+40+0+133+5x1+off10-dtype_float32-slots_odd-index_mixed-table_column-moved"
+    "selective_scan_varlen_fn-128-off5+3+40+0+133+17x1+off10-dtype_float32-slots_odd-index_mixed-table_column-moved"
 )
 _CODES_LANES = (
     "selective_scan_varlen_fn-9-20+3+41-d_state_40-dtype_float32-state_dtype_float8_e4m3fn-index_mixed-initial_all"
@@ -37,7 +37,7 @@ _CODES_TILES = (
 )
 _CODES_FEW = "selective_scan_varlen_fn-35-40x1-state_dtype_int8-initial_all"
 _CODES_RANDOM = (
-    "selective_scan_varlen_fn-128-9x2+24+30+3+269-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
+    "selective_scan_varlen_fn-128-25x2+24+30+3+269-dtype_float16-state_dtype_int16-pool_spaced-slots_odd-initial_all"
     "-longer_2-snapshots_own-seed_11"
 )
 _WIDE_CODES = "selective_scan_varlen_fn-4-300+204-d_state_256-state_dtype_float8_e4m3fn-initial_all-seed_5"
@@ -49,6 +49,11 @@ _PADDED = "selective_scan_varlen_fn-24-off13+200+213+off9-layout_channels-matric
 _PADDED_KEPT = "selective_scan_varlen_fn-24-off3+203+236+off2-layout_channels-matrices_by_state-keep"
 _BATCH_LANES = "selective_scan_varlen_fn-35-3x9-layout_channel_first-slots_odd-keep-dense"
 _BATCH_TILES = "selective_scan_varlen_fn-128-3x136-groups_1-layout_channel_first-slots_odd-snapshots_pool-dense"
+
+_SHARED = "selective_scan_varlen_fn-9-off5+42+37-d_state_3-dtype_float16-state_dtype_bfloat16-initial_all"
+_SHARED_ODD = "selective_scan_varlen_fn-5-off3+100+171+off3-slots_odd"
+_SHARED_FOUR = "selective_scan_varlen_fn-7-off2+33+41+50+37"
+_SHARED_MOVED = "selective_scan_varlen_fn-6-33+41+50+37-table_column-moved"
 
 MUTANTS = (
     Mutant(
@@ -63,7 +68,7 @@ MUTANTS = (
         "selective_scan/tile_matrices.cuh",
         "const int bytes = min(max(end - token(tile), 0), kVec)",
         "const int bytes = (end - token(tile) > 0 ? kVec : 0)",
-        ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
+        ("selective_scan_varlen_fn-33-30+40+50-slots_odd-processors_1",),
     ),
     Mutant(
         "Codes of more than 16 states have the scale of some of them.",
@@ -112,32 +117,32 @@ MUTANTS = (
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
         "if (!p.keeps_padding) store_zeros<Shape>(p, batch, first_channel, begin, end);",
         "",
-        ("selective_scan_varlen_fn-33-30+40+50-slots_odd",),
+        ("selective_scan_varlen_fn-33-30+40+50-slots_odd-processors_1",),
     ),
     Mutant(
         "The padding in front of sequences that are alike is left as it was.",
-        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "selective_scan/scan_varlen.cuh",
         "if (number == 0) store_zeros",
         "if (number > p.sequences) store_zeros",
         (_PADDED,),
     ),
     Mutant(
         "The padding behind sequences that are alike is left as it was.",
-        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "selective_scan/scan_varlen.cuh",
         "if (number >= p.sequences - 1) {",
         "if (number > p.sequences) {",
         (_PADDED,),
     ),
     Mutant(
         "Padding around sequences becomes zeros where it is to stay as it was.",
-        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "selective_scan/scan_varlen.cuh",
         "if (p.keeps_padding || (number > 0",
         "if ((number > 0",
         (_PADDED_KEPT,),
     ),
     Mutant(
         "Zeros of contiguous channels are those of one channel.",
-        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "selective_scan/scan_varlen.cuh",
         "c = number % kAcross; c < channels",
         "c = number % kAcross; c < min(1, channels)",
         (_PADDED,),
@@ -147,7 +152,7 @@ MUTANTS = (
         "selective_scan/runs.cuh",
         "tokens > 0 && tokens <= most",
         "tokens > 0 && tokens < most",
-        ("selective_scan_varlen_fn-35-24+8-loud_20",),
+        ("selective_scan_varlen_fn-35-128+16x1-loud_20",),
     ),
     Mutant(
         "The state of a short sequence is one that begins anew.",
@@ -386,5 +391,61 @@ MUTANTS = (
         "place * Shape::kChannels + local : -1",
         "place * Shape::kChannels : -1",
         (_TILES_IN_STEP,),
+    ),
+    Mutant(
+        "Warps that share states go through what lies in front of a packed sequence.",
+        "selective_scan/scan_parts.cuh",
+        "if (Row::kHasLead && next_tile + first_finished + t < row.lead) dt[t] = dt_u[t] = 0.0f;",
+        "",
+        (_SHARED,),
+    ),
+    Mutant(
+        "B in front of a packed sequence is multiplied by zero, whatever it is.",
+        "selective_scan/scan_parts.cuh",
+        "if (among < row.lead) shared.matrices",
+        "if (among < row.lead - 8) shared.matrices",
+        (_SHARED,),
+    ),
+    Mutant(
+        "Results go to what lies in front of a packed sequence.",
+        "selective_scan/scan_parts.cuh",
+        "if (t >= lead && t < live) to[t]",
+        "if (t < live) to[t]",
+        (_SHARED,),
+    ),
+    Mutant(
+        "A packed sequence that begins with zeros goes on from its slot.",
+        "selective_scan/selective_scan_varlen_parts_fwd.cu",
+        "p.has_states && start.goes_on ? slot : -1",
+        "p.has_states ? slot : -1",
+        (_SHARED_FOUR,),
+    ),
+    Mutant(
+        "Warps that share states leave the last state where they found the first one.",
+        "selective_scan/selective_scan_varlen_parts_fwd.cu",
+        "uniform(load_target(p, number, slot))",
+        "slot",
+        (_SHARED_MOVED,),
+    ),
+    Mutant(
+        "Warps that share states leave a sequence without a slot as it was.",
+        "selective_scan/selective_scan_varlen_parts_fwd.cu",
+        "if (slot < 0 && !p.keeps_padding) store_zeros",
+        "if (slot < -1 && !p.keeps_padding) store_zeros",
+        (_SHARED_ODD,),
+    ),
+    Mutant(
+        "Warps that share states leave the padding around sequences as it was.",
+        "selective_scan/selective_scan_varlen_parts_fwd.cu",
+        "        store_padding<Shape>(p, base, number);\n",
+        "",
+        (_SHARED_ODD,),
+    ),
+    Mutant(
+        "The next window of a packed sequence has B and C of the first sequence.",
+        "selective_scan/scan_parts.cuh",
+        "first_n * stride[2] + row.first + begin;",
+        "first_n * stride[2] + begin;",
+        (_SHARED_ODD,),
     ),
 )

@@ -75,9 +75,9 @@ MUTANTS = (
     ),
     Mutant(
         "A short row is found in 32 bits.",
-        "selective_scan/selective_scan_parts_fwd.cu",
-        "static_cast<const T*>(p.u) + batch * p.u_stride[0] + first_finished",
-        "static_cast<const T*>(p.u) + static_cast<int>(batch * p.u_stride[0]) + first_finished",
+        "selective_scan/scan_parts.cuh",
+        "static_cast<const T*>(p.u) + batch * p.u_stride[0] + first_token",
+        "static_cast<const T*>(p.u) + static_cast<int>(batch * p.u_stride[0]) + first_token",
         ("families/test_wide_strides.py::test_entries_gigabytes_apart[selective_scan_fn-2-3-43-u_delta_out]",),
     ),
     Mutant(
