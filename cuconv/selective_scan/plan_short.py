@@ -33,10 +33,10 @@ them, up to PAIR_TOKENS tokens, and up to PAIR_TOKENS_FEW of four states or fewe
 states 1 x 256 x 4096 19.4 and 15.8.
 """
 
-FEW_ALIGNED = 24
+FEW_ALIGNED, FEW_SWEPT = 24, 6
 """Rows of more than four states, per multiprocessor, whose states warps share where rows are aligned and short for
-tiles. With 16 states 1 x 256 x 96 takes 3.4 us so and 10.4 with tiles, 2 x 1536 x 96 9.0 and 11.0, but 4 x 1536 x 64
-9.2 and 7.5.
+tiles: without and with tiles whose lanes sweep over the tokens. With 16 states 1 x 256 x 96 takes 3.4 us so and 4.7
+swept, 1 x 2048 x 64 4.8 and 3.8, 1 x 2048 x 96 6.8 and 4.8.
 """
 
 FEW_UNALIGNED = 200
@@ -152,7 +152,7 @@ def short_rows(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool)
     vec = tokens_vector(inputs)
     if vec is None or inputs.d_state > max_tile_states():
         return None
-    if _share_states(inputs, has_tiles=any(shape.group > 1 for shape in shapes)):
+    if _share_states(inputs, shapes):
         batch, _, seqlen = inputs.u.shape
         dtype, d_state = input_dtype(inputs), inputs.d_state
         return _of_parts(
@@ -198,8 +198,9 @@ def _per_processor(inputs: Inputs) -> float:
     return batch * dim / multiprocessors(inputs.u.device)
 
 
-def _share_states(inputs: Inputs, *, has_tiles: bool) -> bool:
-    """Whether warps share the states of rows."""
+def _share_states(inputs: Inputs, shapes: Sequence[TileShape]) -> bool:
+    """Whether warps share the states of rows that have room for tiles of these shapes."""
+    has_tiles = any(shape.group > 1 for shape in shapes)
     seqlen, d_state, rows = inputs.u.shape[2], inputs.d_state, _per_processor(inputs)
     states = SelectiveScanPartsFwd.part_of(d_state)
     if seqlen < PARTS_TOKENS or d_state == 1:
@@ -211,7 +212,9 @@ def _share_states(inputs: Inputs, *, has_tiles: bool) -> bool:
         return not is_full and rows * seqlen * states <= LONG_TOKENS
     if states == 1:
         return d_state > 2 and rows <= FEW_OF_FOUR
-    return rows <= FEW_ALIGNED if has_tiles else rows * states <= FEW_UNALIGNED
+    if has_tiles:
+        return rows <= (FEW_SWEPT if any(shape.sweeps for shape in shapes) else FEW_ALIGNED)
+    return rows * states <= FEW_UNALIGNED
 
 
 def _own_states(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool) -> bool:

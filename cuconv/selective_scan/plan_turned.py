@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from cuconv.runtime.dtypes import INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
+from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import NULL, Launch, Plan
 from cuconv.selective_scan.check import Inputs, is_variable
 from cuconv.selective_scan.kernels import (
@@ -19,7 +20,7 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     max_tile_states,
 )
-from cuconv.selective_scan.plan import CHANNELS, TOKENS, vector
+from cuconv.selective_scan.plan import CHANNELS, TOKENS, matrix_vector, vector
 
 LEAST_TOKENS = 64
 """Tokens of a row from which on a copy and the other kernel are quicker than a kernel of any strides. On an H200, with
@@ -100,16 +101,31 @@ def turned(
 
 
 def turned_inputs(
-    inputs: Inputs, sequences: int, fits: Callable[[Inputs], object], least_copied: int = LEAST_COPIED
+    inputs: Inputs,
+    sequences: int,
+    fits: Callable[[Inputs], object],
+    work: int | None,
+    work_of_others: int | None = None,
 ) -> Turned | None:
     """Inputs of a scan, with copies of some arrays where they make it quicker; None where they do not.
 
-    Rows of up to 16 states have at least `least_copied` tokens where u is copied.
+    Args:
+        inputs: what a scan reads and writes.
+        sequences: rows of the batch, or packed sequences.
+        fits: whether inputs can have the quicker kernel.
+        work: tokens times channels, per multiprocessor, from which on channels of up to 16 states are worth copies of
+            u, where kernels of any strides access one token of B or C at a time; None where less than LEAST_COPIED
+            tokens never are.
+        work_of_others: the same where they access several.
     """
+    batch, dim, _ = inputs.u.shape
     access = vector(inputs, lanes_for(inputs.d_state)[0])
     is_slow = inputs.u.itemsize == 2 and access <= 2
-    least = least_copied if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
-    if not is_slow and sequences * inputs.u.shape[CHANNELS] > FEW_ROWS:
+    enough = work if 1 in (matrix_vector(inputs.B), matrix_vector(inputs.C)) else work_of_others
+    least = LEAST_COPIED if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
+    if enough is not None and least == LEAST_COPIED:
+        least = min(least, ceil_div(enough * multiprocessors(inputs.u.device), max(1, batch * dim)))
+    if not is_slow and sequences * dim > FEW_ROWS:
         least = MAX_TOKENS + 1
     return turned(inputs, ("u", "delta", "z", "B", "C"), ("out",), fits, least_copied=least)
 

@@ -87,11 +87,11 @@ of them, but one that is longer than the others would take longer with fewer: of
 FEW_ROWS = 12
 """Channels of sequences per multiprocessor from which on there are sweeps for sequences of SHARED_TOKENS tokens."""
 
-COPIED, COPIED_BY_FOUR, COPIED_TOKENS = 4500, 6800, 256
+COPIED, COPIED_BY_FOUR = 4500, 6800
 """Tokens times channels, per multiprocessor, from which on copies of rows that are not aligned are quicker than lanes
-which have some of the states each and access one or two tokens at a time, or more; in any case from COPIED_TOKENS
-tokens on. In us with copies and without: one of 201 tokens of 8192 channels 38 and 52, of 101 28 and 29, of 100 27 and
-22, of 51 22 and 17; 9 x 33 of 4096 channels 40 and 60; 3 x 201 of 1024 25 and 36.
+which have some of the states each and access one token of B or C at a time, or several. In us with copies and
+without: one sequence of 201 tokens of 8192 channels 38 and 52, of 101 28 and 29, of 100 27 and 22, of 51 22 and 17; 9 x
+33 of 4096 channels 40 and 60; 3 x 201 of 1024 25 and 36.
 """
 
 MOSTLY_SHORT = 48
@@ -345,9 +345,7 @@ def alike(o: Operands) -> Turned | None:
     # A copy of the results has none of what is to stay.
     if o.keeps_padding:
         return None
-    work = COPIED if vector(o.inputs, lanes_for(o.inputs.d_state)[0]) <= 2 else COPIED_BY_FOUR
-    least = ceil_div(work * multiprocessors(o.inputs.u.device), o.inputs.u.shape[1])
-    return turned_inputs(o.inputs, o.sequences, fits, min(least, COPIED_TOKENS))
+    return turned_inputs(o.inputs, o.sequences, fits, COPIED, COPIED_BY_FOUR)
 
 
 def _numbered_through(inputs: Inputs) -> Inputs:

@@ -98,7 +98,7 @@ __device__ __forceinline__ void convolve_row_tile(const CausalConv1dVarlenOperan
     constexpr int kGroupTokens = kWarpSize * kVec;
     const int first = static_cast<int>(row.first_token(tile_vec));
     TokenRoles<kVec> roles[kLaneVecs]{};
-    visit_sequences<kAddressed>(p, max(0, first), first + kLaneVecs * kGroupTokens,
+    visit_sequences<kAddressed>(p, max(0, first), first + kLaneVecs * kGroupTokens, kWidth - 1,
                                 [&](int begin, int end, bool is_sequence) {
 #pragma unroll
                                     for (int i = 0; i < kLaneVecs; ++i) {

@@ -45,8 +45,9 @@ struct TokenRoles : PrefixRoles<kArePrefixes> {
     template <bool kAddressed>
     __device__ __forceinline__ static TokenRoles find(const CausalConv1dVarlenOperands& p, int from, int to, int token,
                                                       int halo, int whole) {
+        static_assert(!kArePrefixes, "sequences that are all prefix are left out");
         TokenRoles roles{};
-        visit_sequences<kAddressed>(p, from, to, [&](int begin, int end, bool is_sequence) {
+        visit_sequences<kAddressed>(p, from, to, max(halo, whole), [&](int begin, int end, bool is_sequence) {
             roles.add(begin, end, is_sequence, token, end - begin <= whole ? whole : halo);
         });
         return roles;

@@ -126,12 +126,15 @@ __device__ __forceinline__ Vec<T, kVec> load_input(const CausalConv1dVarlenOpera
     return v;
 }
 
-// Calls visit(begin, end, is_sequence) for each of these runs that has results, with all lanes of the warp. A sequence
-// without a slot counts as padding, not as a sequence.
+// Calls visit(begin, end, is_sequence) for each of these runs that has results, with all lanes of the warp, but for
+// sequences of at most `prefix` tokens. A sequence without a slot counts as padding, not as a sequence.
 template <bool kAddressed, typename Visit>
-__device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, Visit visit) {
+__device__ __forceinline__ void visit_sequences(const CausalConv1dVarlenOperands& p, int from, int to, int prefix,
+                                                Visit visit) {
     visit_runs<kAddressed>(p, from, to, [&](int, int begin, int end, int slot, unsigned left) {
         const unsigned sequences = lanes_where(slot >= 0);
+        // One by one, 32 single tokens would take a microsecond.
+        left &= lanes_where(slot < 0 || end - begin > prefix);
         if (kAddressed && p.keeps_padding) left &= sequences;
         for (; left != 0; left &= left - 1) {
             const int lane = lowest(left);

@@ -25,11 +25,14 @@ SCANNED: tuple[tuple[str, Any], ...] = (
     ("rows", rows.Case(2, 9, 513, constants="B", without="D z chunk_states_out")),
     # With tokens shared among lanes, whole and in segments, and in copies of rows that are not aligned.
     ("rows", rows.Case(2, 9, 513, without="D z chunk_states_out")),
-    ("rows", rows.Case(2, 35, 72, without="D z", processors=1)),
-    ("rows", rows.Case(2, 35, 72, processors=1)),
+    ("rows", rows.Case(2, 35, 72, 8, without="D z", processors=1)),
+    ("rows", rows.Case(2, 35, 72, 8, processors=1)),
     ("rows", rows.Case(1, 3, 3072, without="D z chunk_states_out")),
     ("rows", rows.Case(3, 20, 200, without="D z", processors=24)),
     ("rows", rows.Case(2, 35, 264, without="D z chunk_states_out", processors=30)),
+    # With all tokens swept by every lane of a channel.
+    ("rows", rows.Case(2, 35, 72, without="D z", processors=1)),
+    ("rows", rows.Case(2, 35, 72, processors=1)),
     # Of short rows, with all states and with a part.
     ("rows", rows.Case(2, 9, 77, 2, without="D z chunk_states_out")),
     ("rows", rows.Case(2, 9, 77, without="D z chunk_states_out")),

@@ -214,6 +214,7 @@ UNIT = (
     Case(2, 35, 43, loud=20, processors=1),
     Case(2, 35, 40, without="D z delta_bias", softplus=False, processors=1),
     Case(2, 35, 64, loud=20, params="bfloat16", processors=1),
+    Case(2, 35, 72, 8, processors=1),
     Case(2, 35, 7, without="D"),
     Case(2, 35, 0),
     Case(2, 35, 0, without="last_state_out chunk_states_out"),

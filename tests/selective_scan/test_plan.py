@@ -149,7 +149,9 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
             assert launch.config.threads >= batch * dim * d_state
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
-        assert n["dim_blocks"][0] == ceil_div(dim * kernel.group, THREADS)
+        each = ceil_div(dim * kernel.group, THREADS)
+        # Where warps share states a block may take several channels one after another.
+        assert n["dim_blocks"][0] == each or (isinstance(kernel, SelectiveScanPartsFwd) and n["dim_blocks"][0] < each)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
         assert (n["segments"][0], n["segment_tokens"]) == cut
 
@@ -203,10 +205,10 @@ def test_tiles_are_no_longer_than_rows_and_channels_of_a_block_are_of_one_group(
 @pytest.mark.parametrize(
     ("seqlen", "rows", "by_channel", "dtype", "is_there"),
     [
-        (56, 128, False, BFLOAT16, False),
-        (56, 144, False, BFLOAT16, True),
-        (56, 64, True, BFLOAT16, False),
-        (56, 80, True, BFLOAT16, True),
+        (24, 128, False, BFLOAT16, False),
+        (24, 144, False, BFLOAT16, True),
+        (24, 64, True, BFLOAT16, False),
+        (24, 80, True, BFLOAT16, True),
         (56, 64, False, FLOAT32, False),
         (56, 80, False, FLOAT32, True),
         (64, 32, False, BFLOAT16, True),
@@ -261,14 +263,17 @@ def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int
     ("shape", "d_state", "quickest"),
     [
         ((1, 256, 96), 16, ["parts 16 1"]),
-        ((1, 1024, 64), 16, ["parts 8 1"]),
+        ((1, 512, 64), 16, ["parts 8 1"]),
+        ((1, 1024, 64), 16, ["tiles 1"]),
         ((2, 768, 196), 16, ["parts 8 1"]),
         ((8, 384, 197), 16, ["parts 16 3"]),
         ((16, 384, 197), 16, ["parts 8 3"]),
         ((1, 1536, 250), 16, ["parts 8 1"]),
         ((1, 1536, 200), 16, ["tiles 8"]),
         ((8, 1536, 100), 16, ["fwd"]),
-        ((4, 1536, 96), 16, ["tiles 4"]),
+        ((4, 1536, 96), 16, ["tiles 1"]),
+        ((64, 1536, 196), 16, ["fwd"]),
+        ((64, 1536, 197), 16, ["align", "tiles 1", "align"]),
         ((16, 384, 196), 8, ["parts 8 3"]),
         ((64, 3072, 96), 8, ["tiles 1"]),
         ((32, 1024, 1024), 8, ["tiles 4"]),

@@ -42,6 +42,10 @@ _MOVED_STEP = "causal_conv1d_update-136-14-slots_odd-index_mixed-table_column-lo
 _KEPT = "causal_conv1d_varlen_fn-136-off2+20+3x1+30+off4-pool_channels_longer-slots_odd-longer_2-keep"
 _READ_ONLY = "causal_conv1d_varlen_fn-136-20+0+2x1+30-pool_channels_longer-initial_None-read_only"
 
+_ALL_LENGTHS = (
+    "causal_conv1d_varlen_fn-136-1+2+3+4+5+90-pool_channels_longer-slots_None-initial_all-pad_slot_id_1-moved-null"
+)
+
 MUTANTS = (
     Mutant(
         "The prefixes of a block are all that of its first sequence.",
@@ -279,6 +283,13 @@ MUTANTS = (
         "place += column * p.slot_column_stride;",
         "place += 0;",
         (_MOVED, _MOVED_STEP, MOVED_SHORT),
+    ),
+    Mutant(
+        "The last token of a sequence that is one token longer than its prefix is left out.",
+        "causal_conv1d/conv_varlen.cuh",
+        "end - begin > prefix)",
+        "end - begin > prefix + 1)",
+        (_ALL_LENGTHS,),
     ),
     Mutant(
         "Padding that is to keep its contents becomes zero.",

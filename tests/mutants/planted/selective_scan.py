@@ -15,6 +15,7 @@ _TILES_PARTS = "selective_scan_fn-2-35-264-without_chunk_states_out-processors_3
 _TILES_ONE_STAGE = "selective_scan_fn-1-5-508-d_state_8-dtype_float32-without_chunk_states_out-processors_2"
 _TILES_SEGMENTS = "selective_scan_fn-1-3-2560-d_state_12-dtype_float32-processors_1"
 _TURNED = "selective_scan_fn-3-40-70-layout_channel_last-matrices_by_state"
+_TURNED_TILES = "selective_scan_fn-3-24-200-layout_channel_last-matrices_by_state"
 _TURNED_SEGMENTS = "selective_scan_fn-1-24-2824-layout_channel_last-matrices_by_state"
 _ROWS_BETWEEN = (
     "selective_scan_fn-1-8-779-d_state_8-without_initial_state_last_state_out_chunk_states_out-layout_channel_last"
@@ -191,7 +192,7 @@ MUTANTS = (
         (
             (
                 "families/test_special_values.py::test_infinities_and_nan_are_those_of_the_formula"
-                "[unit-emulated-input-rows-2-35-72-without_D_z-processors_1]"
+                "[unit-emulated-input-rows-2-35-72-d_state_8-without_D_z-processors_1]"
             ),
         ),
     ),
@@ -335,7 +336,7 @@ MUTANTS = (
         """            if (!kIsWhole && (number < begin || number >= end)) {
                 store(place, Vec<T, kVec>::zero());""",
         "            if (!kIsWhole && (number < begin || number >= end)) {",
-        (_TURNED,),
+        (_TURNED_TILES,),
     ),
     Mutant(
         "Copies of arrays that lie otherwise have the last tile's columns in place of the first one's.",
