@@ -84,6 +84,11 @@ of them, but one that is longer than the others would take longer with fewer: of
 14 with (16, 1, 4, 8), 8 of 512 tokens in all 20 with 4 lanes a channel, 26 with 2 and 48 with 16.
 """
 
+FEW_CHANNELS = 6
+"""Channels per multiprocessor below which the first of these shapes is the safer one: of 512 channels 64 x 80 take 37
+us so and 28 with the second one, but one of 4112 and 63 of 16 tokens 124 and 218.
+"""
+
 FEW_ROWS = 12
 """Channels of sequences per multiprocessor from which on there are sweeps for sequences of SHARED_TOKENS tokens."""
 
@@ -390,7 +395,7 @@ def _tiles(o: Operands, by_channel: bool) -> tuple[bool, TileShape]:
     def by_rows(chosen: Iterable[tuple[float, Any]]) -> Any:
         return next(each for below, each in chosen if rows < below)
 
-    sweep: TileShape = by_rows(SWEEPS)
+    sweep: TileShape = by_rows(SWEEPS) if dim >= FEW_CHANNELS * processors else SWEEPS[0][1]
     has_sweeps = is_possible(sweep, MAX_TOKENS)
     if tokens < by_rows(MIXED if has_sweeps else MIXED_SHARED):
         per_long = PREFILL if tokens < MOSTLY_SHORT else PROMPT

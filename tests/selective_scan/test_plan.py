@@ -411,6 +411,7 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
         (8192, 1, 201, 16, ["align", "tiles 1 8", "align"]),
         (1024, 8, 512, 16, ["tiles 1 8"]),
         (2048, 32, 3072, 16, ["tiles 1 4"]),
+        (512, 64, 5120, 16, ["tiles 1 8"]),
         (512, 64, 512, 16, ["mixed 16 1"]),
         (2048, 64, 2048, 16, ["mixed 16 1"]),
         (8192, 512, 8192, 16, ["mixed 8 1"]),
