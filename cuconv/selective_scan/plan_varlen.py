@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cuconv.runtime import slots
 from cuconv.runtime.blocks import Blocks
@@ -36,6 +36,8 @@ from cuconv.selective_scan.plan import (
 )
 from cuconv.selective_scan.plan_short import packed_parts
 from cuconv.selective_scan.plan_turned import Turned, turned_inputs
+
+Chosen = TypeVar("Chosen")
 
 FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
@@ -110,7 +112,8 @@ PREFILL = 8192
 
 PROMPT = 512
 """The same with more tokens per sequence; and the tokens of an average sequence from which on all are taken to have as
-many."""
+many.
+"""
 
 RUN = 16
 """Consecutive short sequences per block at most, which share its decay rates and accesses of u; fewer than a warp has
@@ -373,38 +376,43 @@ def _tiles(o: Operands, by_channel: bool) -> tuple[bool, TileShape]:
     """Whether lengths count as mixed, and the quickest shape for as many long sequences as are likely: only the average
     length is known.
     """
-    dim, total, processors = o.inputs.u.shape[1], o.total, multiprocessors(o.inputs.u.device)
-    dtype, snapshots = input_dtype(o.inputs), o.snapshots is not None
-
-    def is_possible(shape: TileShape, seqlen: int) -> bool:
-        room = shape.has_room(by_channel=by_channel, snapshots=snapshots)
-        return shape.fits(dtype, o.inputs.d_state, seqlen) and room
-
-    def quickest(rows: int, shapes: Iterable[TileShape], seqlen: int) -> TileShape:
-        # Short rows with states inside them may have no shape of their own.
-        possible = [shape for shape in shapes if is_possible(shape, seqlen)] or usual[:1]
-        return min(possible, key=lambda shape: tile_time(rows, shape, processors, by_channel))
-
-    usual = SelectiveScanVarlenTilesFwd.TILES
+    dim, processors = o.inputs.u.shape[1], multiprocessors(o.inputs.u.device)
     if o.is_batch:
-        # All rows of a batch have as many tokens. On an H200 64 rows of 64 tokens of 2048 channels take 91 us, and with
-        # the shapes of packed sequences 205.
-        return False, quickest(dim * o.sequences, TILE_TIMES, o.inputs.u.shape[2])
-    rows, tokens = dim * o.sequences / processors, total / max(1, o.sequences)
-
-    def by_rows(chosen: Iterable[tuple[float, Any]]) -> Any:
-        return next(each for below, each in chosen if rows < below)
-
-    sweep: TileShape = by_rows(SWEEPS) if dim >= FEW_CHANNELS * processors else SWEEPS[0][1]
-    has_sweeps = is_possible(sweep, MAX_TOKENS)
-    if tokens < by_rows(MIXED if has_sweeps else MIXED_SHARED):
-        per_long = PREFILL if tokens < MOSTLY_SHORT else PROMPT
-        return True, quickest(dim * ceil_div(total, per_long), usual, MAX_TOKENS)
+        # All rows of a batch have as many tokens.
+        return False, _quickest(o, dim * o.sequences, TILE_TIMES, o.inputs.u.shape[2], by_channel)
+    rows, tokens = dim * o.sequences / processors, o.total / max(1, o.sequences)
+    sweep = _by_rows(SWEEPS, rows) if dim >= FEW_CHANNELS * processors else SWEEPS[0][1]
+    has_sweeps = _is_possible(o, sweep, MAX_TOKENS, by_channel)
+    if tokens < _by_rows(MIXED if has_sweeps else MIXED_SHARED, rows):
+        likely = ceil_div(o.total, PREFILL if tokens < MOSTLY_SHORT else PROMPT)
+        return True, _quickest(o, dim * likely, SelectiveScanVarlenTilesFwd.TILES, MAX_TOKENS, by_channel)
     if has_sweeps and tokens < PROMPT and (rows >= FEW_ROWS or tokens < SHARED_TOKENS):
         return False, sweep
-    if not has_sweeps and tokens < SHARED_TOKENS and is_possible(SHARED, MAX_TOKENS):
+    if not has_sweeps and tokens < SHARED_TOKENS and _is_possible(o, SHARED, MAX_TOKENS, by_channel):
         return False, SHARED
-    return False, quickest(dim * o.sequences, TILE_TIMES, int(LONGEST_TILE * tokens))
+    return False, _quickest(o, dim * o.sequences, TILE_TIMES, int(LONGEST_TILE * tokens), by_channel)
+
+
+def _by_rows(chosen: Iterable[tuple[float, Chosen]], rows: float) -> Chosen:
+    """What goes with the first number that is greater than `rows`."""
+    return next(each for below, each in chosen if rows < below)
+
+
+def _is_possible(o: Operands, shape: TileShape, seqlen: int, by_channel: bool) -> bool:
+    """Whether blocks can have this shape, for sequences of as many tokens."""
+    has_room = shape.has_room(by_channel=by_channel, snapshots=o.snapshots is not None)
+    return has_room and shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
+
+
+def _quickest(o: Operands, rows: int, shapes: Iterable[TileShape], seqlen: int, by_channel: bool) -> TileShape:
+    """The quickest of these shapes for channels of as many sequences as make `rows`."""
+    possible = [shape for shape in shapes if _is_possible(o, shape, seqlen, by_channel)]
+    processors = multiprocessors(o.inputs.u.device)
+    # Short rows with states inside them may have no shape of their own.
+    return min(
+        possible or SelectiveScanVarlenTilesFwd.TILES[:1],
+        key=lambda shape: tile_time(rows, shape, processors, by_channel),
+    )
 
 
 def _lane_division(o: Operands, lanes: int, states: int) -> Division:
