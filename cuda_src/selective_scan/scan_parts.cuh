@@ -48,9 +48,9 @@ struct PartsShared {
 // Scans a row in the channels of a block, from `row.first_channel` on.
 //
 // A Row has `batch`; `first`, the token of its arrays that the first tile begins with; `lead`, how many tokens in front
-// of the row are in that tile; length(), the tokens from there to its end; load_state(channel, n), the state that it
-// begins with as memory has it; keeps_last() and store_last(channel, n, state) for the one that it ends with; and,
-// where kHasChunks, keeps_chunk(tile) and store_chunk(tile, channel, n, state) for those in front of some tiles.
+// of the row are in that tile, if kHasLead; length(), the tokens from there to its end; load_state(channel, n), a State
+// that it begins with, as memory has it; where keeps_last(), the Place of those that it ends with, last(); and, if
+// kHasChunks, where keeps_chunk(tile), chunk(tile) for those in front of a tile. A Place stores a state of a channel.
 template <typename Shape, typename Row, typename Operands>
 __device__ __forceinline__ void scan_parts(const Operands& p, PartsShared<Shape>& shared, const Row& row) {
     using T = typename Shape::input_t;

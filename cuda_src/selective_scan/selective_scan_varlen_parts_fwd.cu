@@ -3,9 +3,9 @@
 // states.
 //
 // Layout: u, delta, z and out (dim, total), B and C (ngroups, d_state, total), tokens contiguous; the pool (slots, dim,
-// d_state) of any strides. A block has one sequence. Where tokens have vectors, its tiles begin with the vector that
-// its first token is in. The padding before the first sequence and behind the last is the blocks' of these two. Its
-// results are zeros.
+// d_state) of any strides. A block has channels of one sequence. Where tokens have vectors, its tiles begin with the
+// vector that the first token is in. The blocks of the first and the last sequence store zeros for the padding in front
+// and behind.
 //
 // input_t  u, delta, z, out, B and C    kVec       tokens an access            kLanes   lanes of a warp per channel
 // kStates  of a warp                    kResident  blocks per multiprocessor  state_t  the pool of states
