@@ -127,7 +127,7 @@ UNIT = (
     without(Case(252, "40x1+100x2", processors=1)),
     # The same of short sequences, some as long as a warp takes them as a whole and longer.
     *(
-        Case(channels, "off2+30x3+0+40x2+2x5+33+20x1+9+32+off3", width, dtype, processors=1, **way)
+        Case(channels, "off2+30x3+0+40x2+2x5+1+33+20x1+9+32+off3", width, dtype, processors=1, **way)
         for channels, width, dtype, way in (
             (252, 4, "bfloat16", {"slots": "odd"}),
             (252, 4, "bfloat16", {"initial": "all", "moved": True, "weight_dtype": "float32"}),

@@ -11,7 +11,7 @@ _SINGLES_MOVED = (
     "causal_conv1d_varlen_fn-252-off2+70x1+3+0+40x1+2x2+5+20x1+off1-width_3-dtype_float16-weight_dtype_float32"
     "-initial_all-moved-processors_1"
 )
-_WHOLE = "causal_conv1d_varlen_fn-252-off2+30x3+0+40x2+2x5+33+20x1+9+32+off3-slots_odd-processors_1"
+_WHOLE = "causal_conv1d_varlen_fn-252-off2+30x3+0+40x2+2x5+1+33+20x1+9+32+off3-slots_odd-processors_1"
 _ROUTED = "causal_conv1d_split-61,3,1,1,6,64-40+0+3x1-slots_odd"
 _L2NORM = "causal_conv1d_qkv_split-2,1,2,64,64,32-off5+20+0+3-l2norm"
 _L2NORM_SMALL = (
@@ -236,10 +236,10 @@ MUTANTS = (
         (_WHOLE,),
     ),
     Mutant(
-        "Tiles store results of short sequences, too, which begin with a later token.",
+        "Tiles leave out sequences that are one token too long to be convolved as a whole.",
         "causal_conv1d/conv_tile.cuh",
-        "end - begin <= whole ? whole : halo",
-        "end - begin <= whole ? halo - 1 : halo",
+        "max(halo, whole),",
+        "max(halo, whole + 1),",
         (_WHOLE,),
     ),
     Mutant(
