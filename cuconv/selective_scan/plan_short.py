@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
 from cuconv.runtime.dtypes import FLOATS, DType
 from cuconv.runtime.launch import ceil_div
@@ -108,7 +110,8 @@ us, with 6 85.2.
 """
 
 
-class Times(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Times:
     """How long blocks take, in a unit of their own."""
 
     turns: Mapping[int, float]
@@ -126,17 +129,20 @@ PARTS_TIMES = Times({8: 1.0, 16: 1.1, 32: 1.4}, 0.25, 0.05, 0.2)
 at most.
 """
 
-PACKED_TIMES = PARTS_TIMES._replace(start=0.4, start_alone=0.8)
+PACKED_TIMES = replace(PARTS_TIMES, start=0.4, start_alone=0.8)
 """The same for packed sequences, whose blocks wait for where they begin: 1.1 % in the mean of 77 sizes."""
 
 SHORT_TIMES = Times({8: 1.0, 16: 1.0, 32: 1.0}, 0.15, 0.2, 0.2)
 """The same for SelectiveScanShortFwd: 0.2 % in the mean of 170 sizes, and 11 % at most."""
 
 
+ShortKernel: TypeAlias = PartsKernel | SelectiveScanShortFwd
+
+
 class ShortRows(NamedTuple):
     """How short rows are scanned."""
 
-    kernel: PartsKernel | SelectiveScanShortFwd
+    kernel: ShortKernel
     rounds: int = 1
     """Channels that a group of lanes takes one after another."""
 
@@ -172,16 +178,15 @@ def packed_parts(inputs: Inputs, sequences: int, state_t: DType, *, has_tiles: b
         state_t: the dtype of the pool.
         has_tiles: whether there are tiles for such sequences.
     """
-    batch, dim, tokens = inputs.u.shape
-    vec, d_state = tokens_vector(inputs), inputs.d_state
-    if vec is None or not sequences or not 1 < d_state <= max_tile_states() or state_t not in FLOATS:
+    (batch, dim, tokens), d_state = inputs.u.shape, inputs.d_state
+    if not sequences or not 1 < d_state <= max_tile_states() or state_t not in FLOATS:
         return None
     dtype, seqlen = input_dtype(inputs), batch * tokens // sequences
     states = SelectiveScanVarlenPartsFwd.part_of(d_state)
     rows = sequences * dim / multiprocessors(inputs.u.device)
     most = FEW_PACKED_ALIGNED if has_tiles else FEW_PACKED / states
     most_tokens = FEW_PACKED_TOKENS if has_tiles else LONG_TOKENS / (rows * states)
-    if rows > most or not PARTS_TOKENS <= seqlen <= most_tokens:
+    if rows > most or not PARTS_TOKENS <= seqlen <= most_tokens or (vec := tokens_vector(inputs)) is None:
         return None
     return _of_parts(
         inputs,
@@ -234,25 +239,6 @@ def _own_states(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool
     return rows >= FULL_OF_TWO if d_state == 2 else rows * seqlen <= LONG_TOKENS
 
 
-def _time(short: ShortRows, times: Times, rows: int, dim: int, seqlen: int, processors: int) -> float:
-    """How long a scan takes, in the unit of `times`."""
-    kernel = short.kernel
-    turns = ceil_div(seqlen, kernel.tile) * short.rounds
-    waves, rest = divmod(rows * kernel.dim_blocks(dim, short.rounds), kernel.resident * processors)
-    start = times.start_alone if kernel.vec == 1 else times.start
-
-    def wave(blocks: int) -> float:
-        return start * blocks + turns * (times.turns[kernel.lanes] + times.more * blocks)
-
-    return waves * wave(kernel.resident) + (wave(ceil_div(rest, processors)) if rest else 0)
-
-
-def _quickest(inputs: Inputs, possible: Iterable[ShortRows], times: Times, rows: int, seqlen: int) -> ShortRows:
-    """The quickest of these for `rows` rows of `seqlen` tokens."""
-    dim, processors = inputs.u.shape[1], multiprocessors(inputs.u.device)
-    return min(possible, key=lambda short: _time(short, times, rows, dim, seqlen, processors))
-
-
 def _of_parts(
     inputs: Inputs, rows: int, seqlen: int, times: Times, kernel_of: Callable[[int], PartsKernel]
 ) -> ShortRows:
@@ -261,21 +247,47 @@ def _of_parts(
     # One of several packed sequences is likely to be this much longer than the average.
     longest = seqlen if rows == inputs.u.shape[0] else 2 * seqlen
     most = MOST_ROUNDS if longest <= PartsKernel.window() else 1
-    possible = []
-    for lanes in PartsKernel.LANES:
-        kernel = kernel_of(lanes)
-        # A warp has B and C of one group.
-        if inputs.groups == 1 or dim // inputs.groups % kernel.channels == 0:
-            possible += [ShortRows(kernel, rounds) for rounds in range(1, most + 1)]
-    return _quickest(inputs, possible, times, rows, seqlen)
+    kernels = map(kernel_of, PartsKernel.LANES)
+    # A warp has B and C of one group.
+    possible = (each for each in kernels if inputs.groups == 1 or dim // inputs.groups % each.channels == 0)
+    return _quickest(inputs, possible, times, rows, seqlen, most)
 
 
 def _of_few_states(inputs: Inputs, vec: int) -> ShortRows:
     """The quickest lanes where they own all states of rows."""
     batch, _, seqlen = inputs.u.shape
     tokens = 8 if inputs.d_state == 1 and vec > 1 and seqlen > MANY_TOKENS else 4
-    kernels = [
+    kernels = (
         SelectiveScanShortFwd.of(input_dtype(inputs), vec, lanes, tokens, inputs.d_state)
         for lanes in SelectiveScanShortFwd.LANES
-    ]
-    return _quickest(inputs, map(ShortRows, kernels), SHORT_TIMES, batch, seqlen)
+    )
+    return _quickest(inputs, kernels, SHORT_TIMES, batch, seqlen, most=1)
+
+
+def _quickest(
+    inputs: Inputs, kernels: Iterable[ShortKernel], times: Times, rows: int, seqlen: int, most: int
+) -> ShortRows:
+    """The quickest of these, and its rounds, `most` at most, for `rows` rows of `seqlen` tokens."""
+    dim, processors = inputs.u.shape[1], multiprocessors(inputs.u.device)
+    tiled = tuple((each, ceil_div(seqlen, each.tile)) for each in kernels)
+    return _quickest_of(tiled, times, rows, dim, most, processors)
+
+
+@lru_cache(maxsize=4096)
+def _quickest_of(
+    kernels: tuple[tuple[ShortKernel, int], ...], times: Times, rows: int, dim: int, most: int, processors: int
+) -> ShortRows:
+    """The same, by kernels with the tiles of a row: calls of many lengths have few numbers of these."""
+
+    def time(short: ShortRows, tiles: int) -> float:
+        kernel, rounds = short
+        waves, rest = divmod(rows * kernel.dim_blocks(dim, rounds), kernel.resident * processors)
+        start = times.start_alone if kernel.vec == 1 else times.start
+
+        def wave(blocks: int) -> float:
+            return start * blocks + tiles * rounds * (times.turns[kernel.lanes] + times.more * blocks)
+
+        return waves * wave(kernel.resident) + (wave(ceil_div(rest, processors)) if rest else 0)
+
+    possible = [(ShortRows(each, rounds), tiles) for each, tiles in kernels for rounds in range(1, most + 1)]
+    return min(possible, key=lambda each: time(*each))[0]
