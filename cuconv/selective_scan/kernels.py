@@ -398,6 +398,12 @@ class PartsKernel(SegmentKernel):
         return next(states for states in cls.RESIDENT if states * cls.warps >= d_state)
 
     @classmethod
+    def of(cls, input_t: DType, vec: int, lanes: int, d_state: int, *more: DType) -> PartsKernel:
+        """The kernel for this many states, 16 at most; `more` are the fields that others do not have."""
+        states = cls.part_of(d_state)
+        return cls(input_t, vec, lanes, states, cls.RESIDENT[states], *more)
+
+    @classmethod
     def axes(cls) -> Iterator[tuple[DType, int, int, int, int]]:
         """Every combination of the fields that the kernels share."""
         for input_t, lanes, divided in product(FLOATS, cls.LANES, cls.RESIDENT.items()):
@@ -410,12 +416,6 @@ class SelectiveScanPartsFwd(PartsKernel):
     """The rows of a batch."""
 
     @classmethod
-    def of(cls, input_t: DType, vec: int, lanes: int, d_state: int) -> SelectiveScanPartsFwd:
-        """The kernel for this many states, 16 at most."""
-        states = cls.part_of(d_state)
-        return cls(input_t, vec, lanes, states, cls.RESIDENT[states])
-
-    @classmethod
     def variants(cls) -> Iterator[SelectiveScanPartsFwd]:
         for axes in cls.axes():
             yield cls(*axes)
@@ -426,12 +426,6 @@ class SelectiveScanVarlenPartsFwd(PartsKernel):
     """Packed sequences, whose states are not codes."""
 
     state_t: DType
-
-    @classmethod
-    def of(cls, input_t: DType, vec: int, lanes: int, d_state: int, state_t: DType) -> SelectiveScanVarlenPartsFwd:
-        """The kernel for this many states, 16 at most."""
-        states = cls.part_of(d_state)
-        return cls(input_t, vec, lanes, states, cls.RESIDENT[states], state_t)
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenPartsFwd]:

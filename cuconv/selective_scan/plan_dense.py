@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from cuconv.runtime.dtypes import FLOAT32
@@ -104,13 +105,14 @@ def plan(o: Operands) -> Plan:
         return Plan()
     shapes = tile_shapes(o.inputs)
     states_only: SegmentKernel | None = None
-    copied = None if shapes else alike(o.inputs)
-    short = short_rows(o.inputs, shapes, has_copies=copied is not None)
+    # Looked for where they are asked for: few rows that are not aligned do not need them.
+    copies = cache(lambda: None if shapes else alike(o.inputs))
+    short = short_rows(o.inputs, shapes, lambda: copies() is not None)
     scan: SegmentKernel
     rounds = 1
     if short is not None:
         (scan, rounds), cut = short, uncut(o.inputs)
-    elif copied is not None:
+    elif (copied := copies()) is not None:
         return copied.joined(plan(o._replace(inputs=copied.operands)))
     else:
         cut = segments(o.inputs, shapes)

@@ -147,24 +147,21 @@ class ShortRows(NamedTuple):
     """Channels that a group of lanes takes one after another."""
 
 
-def short_rows(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool) -> ShortRows | None:
+def short_rows(inputs: Inputs, shapes: Sequence[TileShape], has_copies: Callable[[], bool]) -> ShortRows | None:
     """The kernel of short rows; None where another one is quicker, or where it cannot be.
 
     Args:
         inputs: what a scan reads and writes.
         shapes: the tiles that the rows have room for.
-        has_copies: whether there can be copies of them that have.
+        has_copies: tells whether there can be copies of them that have.
     """
     vec = tokens_vector(inputs)
     if vec is None or inputs.d_state > max_tile_states():
         return None
     if _share_states(inputs, shapes):
         batch, _, seqlen = inputs.u.shape
-        dtype, d_state = input_dtype(inputs), inputs.d_state
-        return _of_parts(
-            inputs, batch, seqlen, PARTS_TIMES, lambda lanes: SelectiveScanPartsFwd.of(dtype, vec, lanes, d_state)
-        )
-    if inputs.d_state <= SelectiveScanShortFwd.STATES[-1] and _own_states(inputs, shapes, has_copies=has_copies):
+        return _of_parts(inputs, vec, batch, seqlen, PARTS_TIMES, SelectiveScanPartsFwd)
+    if inputs.d_state <= SelectiveScanShortFwd.STATES[-1] and _own_states(inputs, shapes, has_copies):
         return _of_few_states(inputs, vec)
     return None
 
@@ -181,20 +178,14 @@ def packed_parts(inputs: Inputs, sequences: int, state_t: DType, *, has_tiles: b
     (batch, dim, tokens), d_state = inputs.u.shape, inputs.d_state
     if not sequences or not 1 < d_state <= max_tile_states() or state_t not in FLOATS:
         return None
-    dtype, seqlen = input_dtype(inputs), batch * tokens // sequences
+    seqlen = batch * tokens // sequences
     states = SelectiveScanVarlenPartsFwd.part_of(d_state)
     rows = sequences * dim / multiprocessors(inputs.u.device)
     most = FEW_PACKED_ALIGNED if has_tiles else FEW_PACKED / states
     most_tokens = FEW_PACKED_TOKENS if has_tiles else LONG_TOKENS / (rows * states)
     if rows > most or not PARTS_TOKENS <= seqlen <= most_tokens or (vec := tokens_vector(inputs)) is None:
         return None
-    return _of_parts(
-        inputs,
-        sequences,
-        seqlen,
-        PACKED_TIMES,
-        lambda lanes: SelectiveScanVarlenPartsFwd.of(dtype, vec, lanes, d_state, state_t),
-    )
+    return _of_parts(inputs, vec, sequences, seqlen, PACKED_TIMES, SelectiveScanVarlenPartsFwd, state_t)
 
 
 def _per_processor(inputs: Inputs) -> float:
@@ -222,7 +213,7 @@ def _share_states(inputs: Inputs, shapes: Sequence[TileShape]) -> bool:
     return rows * states <= FEW_UNALIGNED
 
 
-def _own_states(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool) -> bool:
+def _own_states(inputs: Inputs, shapes: Sequence[TileShape], has_copies: Callable[[], bool]) -> bool:
     """Whether lanes own all of the few states of rows, and some tokens."""
     seqlen, d_state, rows = inputs.u.shape[2], inputs.d_state, _per_processor(inputs)
     is_enough = seqlen >= SHORT_TOKENS or rows <= SHORT_ROWS
@@ -234,20 +225,20 @@ def _own_states(inputs: Inputs, shapes: Sequence[TileShape], *, has_copies: bool
         return seqlen < TOKENS_OF_MANY or (rows <= FULL and (seqlen < LEAST_COPIED or rows >= FULL_OF_TWO))
     if shapes:
         return seqlen >= SHORT_ALONE or rows <= ALONE_ROWS[2 if d_state == 2 else 4]
-    if seqlen < LEAST_COPIED or not has_copies:
+    if seqlen < LEAST_COPIED or not has_copies():
         return is_enough
     return rows >= FULL_OF_TWO if d_state == 2 else rows * seqlen <= LONG_TOKENS
 
 
 def _of_parts(
-    inputs: Inputs, rows: int, seqlen: int, times: Times, kernel_of: Callable[[int], PartsKernel]
+    inputs: Inputs, vec: int, rows: int, seqlen: int, times: Times, cls: type[PartsKernel], *more: DType
 ) -> ShortRows:
     """The quickest lanes and rounds where warps share the states of rows."""
     dim = inputs.u.shape[1]
     # One of several packed sequences is likely to be this much longer than the average.
     longest = seqlen if rows == inputs.u.shape[0] else 2 * seqlen
     most = MOST_ROUNDS if longest <= PartsKernel.window() else 1
-    kernels = map(kernel_of, PartsKernel.LANES)
+    kernels = [cls.of(input_dtype(inputs), vec, lanes, inputs.d_state, *more) for lanes in cls.LANES]
     # A warp has B and C of one group.
     possible = (each for each in kernels if inputs.groups == 1 or dim // inputs.groups % each.channels == 0)
     return _quickest(inputs, possible, times, rows, seqlen, most)

@@ -122,8 +122,9 @@ def turned_inputs(
     access = vector(inputs, lanes_for(inputs.d_state)[0])
     is_slow = inputs.u.itemsize == 2 and access <= 2
     enough = work if 1 in (matrix_vector(inputs.B), matrix_vector(inputs.C)) else work_of_others
-    least = LEAST_COPIED if inputs.d_state <= max_tile_states() else LEAST_COPIED_WIDE
-    if enough is not None and least == LEAST_COPIED:
+    is_wide = inputs.d_state > max_tile_states()
+    least = LEAST_COPIED_WIDE if is_wide else LEAST_COPIED
+    if enough is not None and not is_wide:
         least = min(least, ceil_div(enough * multiprocessors(inputs.u.device), max(1, batch * dim)))
     if not is_slow and sequences * dim > FEW_ROWS:
         least = MAX_TOKENS + 1

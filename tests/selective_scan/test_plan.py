@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -22,12 +23,11 @@ from cuconv.selective_scan.kernels import (
     SHAPES,
     SHARED,
     TILE_TIMES,
+    PartsKernel,
     SelectiveScanAlign,
     SelectiveScanCarry,
-    SelectiveScanPartsFwd,
     SelectiveScanShortFwd,
     SelectiveScanTilesFwd,
-    SelectiveScanVarlenPartsFwd,
     SelectiveScanVarlenTilesFwd,
     TileShape,
     chunk_tokens,
@@ -151,7 +151,7 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
             continue
         each = ceil_div(dim * kernel.group, THREADS)
         # Where warps share states a block may take several channels one after another.
-        assert n["dim_blocks"][0] == each or (isinstance(kernel, SelectiveScanPartsFwd) and n["dim_blocks"][0] < each)
+        assert n["dim_blocks"][0] == each or (isinstance(kernel, PartsKernel) and n["dim_blocks"][0] < each)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
         assert (n["segments"][0], n["segment_tokens"]) == cut
 
@@ -179,7 +179,7 @@ def accesses_of(launch: Launch) -> tuple[int, int, int]:
     kernel: Any = launch.kernel
     if isinstance(kernel, SelectiveScanTilesFwd | SelectiveScanVarlenTilesFwd):
         return (16 // kernel.input_t.itemsize,) * 3
-    if isinstance(kernel, SelectiveScanPartsFwd | SelectiveScanShortFwd):
+    if isinstance(kernel, PartsKernel | SelectiveScanShortFwd):
         return (kernel.vec,) * 3
     assert kernel.vec <= own_tokens(kernel.lanes)
     return kernel.vec, kernel.b_vec, kernel.c_vec
@@ -259,72 +259,81 @@ def test_the_shape_of_tiles_is_what_was_quickest_by_channel(batch: int, dim: int
     assert (kernel.lanes, kernel.parts, kernel.at_once) == shape
 
 
+def names_of(launches: Iterable[Launch], rows: int) -> list[str]:
+    """The kernels of a scan of this many channels of all rows or sequences, with the lanes of a channel and: where
+    warps share its states, the channels that they take one after another; where lanes own them, the tokens of each;
+    where there are tiles, the partitions of the states.
+    """
+    names: list[str] = []
+    for launch in launches:
+        kernel: Any = launch.kernel
+        name = kernel.unit.removeprefix("selective_scan_").removeprefix("varlen_").removesuffix("_fwd")
+        if isinstance(kernel, PartsKernel):
+            names.append(f"parts {kernel.lanes} {ceil_div(rows, kernel.channels * launch.config.grid[0])}")
+        elif isinstance(kernel, SelectiveScanShortFwd):
+            names.append(f"short {kernel.lanes} {kernel.tokens}")
+        elif isinstance(kernel, SelectiveScanTilesFwd | SelectiveScanVarlenTilesFwd):
+            is_mixed = getattr(kernel, "mixed", False)
+            names.append(f"{'mixed' if is_mixed else 'tiles'} {kernel.lanes} {kernel.parts}")
+        # B and C are copied by a launch of their own.
+        elif name != "align" or names[-1:] != [name]:
+            names.append(name)
+    return names
+
+
 @pytest.mark.parametrize(
     ("shape", "d_state", "quickest"),
     [
         ((1, 256, 96), 16, ["parts 16 1"]),
         ((1, 512, 64), 16, ["parts 8 1"]),
-        ((1, 1024, 64), 16, ["tiles 1"]),
+        ((1, 1024, 64), 16, ["tiles 1 8"]),
         ((2, 768, 196), 16, ["parts 8 1"]),
         ((8, 384, 197), 16, ["parts 16 3"]),
         ((16, 384, 197), 16, ["parts 8 3"]),
         ((1, 1536, 250), 16, ["parts 8 1"]),
-        ((1, 1536, 200), 16, ["tiles 8"]),
+        ((1, 1536, 200), 16, ["tiles 8 2"]),
         ((8, 1536, 100), 16, ["fwd"]),
-        ((4, 1536, 96), 16, ["tiles 1"]),
+        ((4, 1536, 96), 16, ["tiles 1 8"]),
         ((64, 1536, 196), 16, ["fwd"]),
-        ((64, 1536, 197), 16, ["align", "tiles 1", "align"]),
+        ((64, 1536, 197), 16, ["align", "tiles 1 2", "align"]),
         ((16, 384, 196), 8, ["parts 8 3"]),
-        ((64, 3072, 96), 8, ["tiles 1"]),
-        ((32, 1024, 1024), 8, ["tiles 4"]),
-        ((64, 1536, 64), 4, ["tiles 4"]),
+        ((64, 3072, 96), 8, ["tiles 1 1"]),
+        ((32, 1024, 1024), 8, ["tiles 4 1"]),
+        ((64, 1536, 64), 4, ["tiles 4 1"]),
         ((64, 1536, 196), 4, ["short 8 4"]),
         ((2, 768, 196), 4, ["short 32 4"]),
         ((4, 256, 96), 4, ["parts 16 1"]),
         ((1, 1536, 301), 4, ["parts 8 1"]),
         ((4, 1536, 500), 4, ["short 16 4"]),
-        ((8, 1536, 2047), 4, ["align", "tiles 4", "align"]),
+        ((8, 1536, 2047), 4, ["align", "tiles 4 1", "align"]),
         ((64, 1536, 196), 1, ["short 8 4"]),
         ((64, 3072, 49), 1, ["short 8 4"]),
         ((4, 128, 49), 1, ["short 16 4"]),
-        ((64, 1536, 8), 1, ["tiles 1"]),
+        ((64, 1536, 8), 1, ["tiles 1 1"]),
         ((64, 768, 3136), 1, ["short 8 8"]),
         ((1, 1536, 2048), 1, ["short 32 8"]),
         ((1, 1536, 8192), 1, ["short 32 8"]),
         ((8, 1536, 2047), 1, ["short 32 4"]),
-        ((1, 256, 4096), 1, ["tiles 8", "carry", "tiles 8"]),
+        ((1, 256, 4096), 1, ["tiles 8 1", "carry", "tiles 8 1"]),
         ((1, 1536, 2048), 2, ["short 32 4"]),
-        ((8, 1536, 2048), 2, ["tiles 4"]),
+        ((8, 1536, 2048), 2, ["tiles 4 1"]),
         ((1, 512, 1500), 2, ["parts 32 1"]),
         ((1, 256, 512), 16, ["parts 32 1"]),
         ((1, 256, 4096), 16, ["parts 32 1"]),
         ((1, 256, 1500), 16, ["parts 32 1"]),
-        ((1, 1536, 515), 16, ["align", "tiles 16", "align"]),
-        ((1, 300, 1024), 16, ["tiles 16"]),
+        ((1, 1536, 515), 16, ["align", "tiles 16 2", "align"]),
+        ((1, 300, 1024), 16, ["tiles 16 2"]),
         ((1, 256, 512), 4, ["parts 32 1"]),
-        ((1, 512, 8192), 16, ["tiles 16"]),
-        ((1, 256, 8192), 16, ["tiles 8", "carry", "tiles 8"]),
-        ((1, 1536, 4096), 3, ["tiles 8", "carry", "tiles 8"]),
+        ((1, 512, 8192), 16, ["tiles 16 2"]),
+        ((1, 256, 8192), 16, ["tiles 8 1", "carry", "tiles 8 1"]),
+        ((1, 1536, 4096), 3, ["tiles 8 1", "carry", "tiles 8 1"]),
     ],
 )
 def test_scans_of_few_rows_and_few_states_run_what_was_quickest(
     shape: tuple[int, int, int], d_state: int, quickest: list[str]
 ) -> None:
-    """The kernels that were quickest on an H200: with the lanes that share a channel's tokens, the tokens of each of
-    them where they own the states, and the channels that they take one after another where warps share the states.
-    """
-    found: list[str] = []
-    for launch in plan(operands(shape, d_state)).launches:
-        kernel: Any = launch.kernel
-        name = kernel.unit.removeprefix("selective_scan_").removesuffix("_fwd")
-        if isinstance(kernel, SelectiveScanPartsFwd):
-            rounds = -(-shape[0] * shape[1] // (kernel.channels * launch.config.grid[0]))
-            found.append(f"{name} {kernel.lanes} {rounds}")
-        elif isinstance(kernel, SelectiveScanShortFwd):
-            found.append(f"{name} {kernel.lanes} {kernel.tokens}")
-        # B and C are copied by a launch of their own.
-        elif name != "align" or found[-1:] != [name]:
-            found.append(f"{name} {kernel.lanes}" if name == "tiles" else name)
+    """The kernels that were quickest on an H200."""
+    found = names_of(plan(operands(shape, d_state)).launches, shape[0] * shape[1])
     assert found == quickest
 
 
@@ -373,7 +382,7 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
     launch = packed(dim, total, sequences, d_state)
     n, kernel = numbers_of(launch), cast("Any", launch.kernel)
     lanes = kernel.lanes * getattr(kernel, "parts", 1)
-    if isinstance(kernel, SelectiveScanVarlenPartsFwd):
+    if isinstance(kernel, PartsKernel):
         assert 1 <= n["dim_blocks"][0] <= ceil_div(dim, kernel.channels)
     else:
         assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
@@ -422,21 +431,9 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
 def test_packed_scans_run_what_was_quickest(
     dim: int, sequences: int, total: int, d_state: int, quickest: list[str]
 ) -> None:
-    """The kernels that were quickest on an H200, or nearly so: with the lanes that share a channel's tokens and the
-    channels that they take one after another where warps share the states, else with the partitions of these.
-    """
-    found: list[str] = []
-    for launch in plan_packed(packed_operands(dim, total, sequences, d_state)).launches:
-        kernel: Any = launch.kernel
-        name = kernel.unit.removeprefix("selective_scan_").removeprefix("varlen_").removesuffix("_fwd")
-        if isinstance(kernel, SelectiveScanVarlenPartsFwd):
-            rounds = -(-sequences * dim // (kernel.channels * launch.config.grid[0]))
-            found.append(f"{name} {kernel.lanes} {rounds}")
-        elif isinstance(kernel, SelectiveScanVarlenTilesFwd):
-            found.append(f"{'mixed' if kernel.mixed else name} {kernel.lanes} {kernel.parts}")
-        # B and C are copied by a launch of their own.
-        elif name != "align" or found[-1:] != [name]:
-            found.append(name)
+    """The kernels that were quickest on an H200, or nearly so."""
+    launches = plan_packed(packed_operands(dim, total, sequences, d_state)).launches
+    found = names_of(launches, sequences * dim)
     assert found == quickest
 
 
