@@ -79,7 +79,7 @@ def aligned(o: Operands) -> Operands:
     """The call that a plan has left when it has copied arrays that are not aligned."""
     shapes = tile_shapes(o.inputs)
     copied = None if shapes else alike(o.inputs)
-    stays = copied is None or short_rows(o.inputs, shapes, has_copies=True)
+    stays = copied is None or short_rows(o.inputs, shapes, lambda: True)
     return o if stays or copied is None else o._replace(inputs=copied.operands)
 
 
@@ -87,7 +87,7 @@ def planned_segments(o: Operands) -> Segments:
     """The segments that a plan has, where it copies nothing."""
     shapes = tile_shapes(o.inputs)
     has_copies = not shapes and alike(o.inputs) is not None
-    is_short = short_rows(o.inputs, shapes, has_copies=has_copies)
+    is_short = short_rows(o.inputs, shapes, lambda: has_copies)
     return uncut(o.inputs) if is_short else segments(o.inputs, shapes)
 
 
