@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
@@ -72,16 +73,23 @@ def varlen_channel_axes() -> Iterator[dict[str, Any]]:
             yield {**axes, "tokens": channel_tile_tokens(axes["input_t"].itemsize, axes["width"], dim_vecs)}
 
 
-FEW_PREFIXES, PREFIXES, ENOUGH_PREFIXES = 3, 4, 300
-"""Sequences per warp of blocks with prefixes where most are short, and the prefixes per multiprocessor from which there
-are more. On an H200 3 and 4 take 75.9 and 74.6 us for 2048 single tokens of 8192 channels, 13.1 and 13.9 for 256; 93.5
-and 92.4 for 2048 sequences of two, 9.5 and 10.0 for 128.
+MOST_PREFIXES = ((16, 1), (100, 2), (300, 3), (math.inf, 4))
+"""Sequences per warp of blocks with prefixes where most are short, by the prefixes per multiprocessor that there are at
+most. On an H200 128 single tokens of 2048 channels, 16 such prefixes, take 3.37 us with 1, 3.49 with 2 and 3.74 with 3,
+of 4096 channels 4.40, 4.34 and 4.66, of 8192 8.40, 7.51 and 7.68. 3 and 4 take 75.9 and 74.6 us for 2048 of 8192
+channels, 13.1 and 13.9 for 256; 93.5 and 92.4 for 2048 sequences of two, 9.5 and 10.0 for 128 (bfloat16).
 """
 
 MANY_PREFIXES = 40
-"""Prefixes per multiprocessor, counted by warps, that keep it busy with a warp for several of them. On an H200 96
-sequences of one token and 8192 channels, 46 such prefixes, take 7.7 us so and 9.0 one by one; 64 of 4096 channels, with
-16, take 6.4 and 5.9."""
+"""Prefixes per multiprocessor, counted by warps, from which on warps convolve short sequences as a whole: 64 sequences
+of three tokens and 4096 channels, with 16 prefixes, take 4.03 us so on an H200 and 3.71 without. In tiles the few
+sequences that are longer take 12 us, however few tokens all have.
+"""
+
+MANY_SINGLES = 32
+"""Sequences from which on they do so where there are as many tokens as sequences, all single ones in practice. 32 of
+512 channels take 2.76 us so and 2.98 without, 16 2.65 and 2.17; 256 of 1024 channels 3.97 and 4.64 (float32).
+"""
 
 WHOLE = {1: 2, 32: 4.5}
 """Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it does
@@ -135,17 +143,24 @@ class CausalConv1dVarlenFwd(PoolKernel):
         Of longer ones the prefixes of several would wait for each other: 512 of random lengths take 88 us on an H200
         instead of 86.
         """
-        dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
-        are_many = block_vecs == WARP_SIZE and dim_blocks * sequences >= MANY_PREFIXES * processors
-        if self.routed or self.gated or self.payload or snapshots or not are_many:
+        _, block_vecs = share_channels(ceil_div(dim, self.vec))
+        if self.routed or self.gated or self.payload or snapshots or block_vecs != WARP_SIZE:
+            return 0
+        are_singles = total == sequences >= MANY_SINGLES
+        if not are_singles and self._prefixes(dim, sequences) < MANY_PREFIXES * processors:
             return 0
         return next((whole for whole in self.wholes() if total < WHOLE[whole] * sequences), 0)
 
     def prefixes(self, dim: int, sequences: int, processors: int) -> int:
         """Sequences per warp of blocks with prefixes."""
-        dim_blocks, _ = share_channels(ceil_div(dim, self.vec))
-        are_few = dim_blocks * sequences < ENOUGH_PREFIXES * processors
-        return 1 if not self.whole else FEW_PREFIXES if are_few else PREFIXES
+        if not self.whole:
+            return 1
+        count = self._prefixes(dim, sequences)
+        return next(each for most, each in MOST_PREFIXES if count <= most * processors)
+
+    def _prefixes(self, dim: int, sequences: int) -> int:
+        """Prefixes of all sequences, counted by warps."""
+        return share_channels(ceil_div(dim, self.vec))[0] * sequences
 
     def launch_config(
         self, dim: int, total: int, sequences: int, snapshots: int = 0, prefixes: int = 1

@@ -8,9 +8,12 @@ from itertools import product
 from typing import Any, ClassVar
 
 from cuconv.runtime.dtypes import FLOATS, DType
-from cuconv.runtime.kernel import Kernel
-from cuconv.runtime.launch import LaunchConfig, ceil_div, fast_div, vectors
-from cuconv.selective_scan.kernels import MAX_TOKENS, TILE_TIMES, SegmentKernel
+from cuconv.runtime.kernel import Kernel, OwnBlock
+from cuconv.runtime.launch import WARP_SIZE, LaunchConfig, ceil_div, fast_div, vectors
+from cuconv.selective_scan.kernels import MAX_TOKENS, TILE_TIMES, SegmentKernel, chunk_tokens
+
+LANE_TOKENS = 8
+"""Consecutive tokens of a lane: ChunkShape::kTokens of selective_scan/scan_bwd.cuh."""
 
 
 def group_channels(input_t: DType) -> int:
@@ -54,6 +57,11 @@ class SelectiveScanBwd(Kernel):
                     yield kernel
 
     @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor."""
+        return self.constants["kMinBlocks"]
+
+    @property
     def fits(self) -> bool:
         """Whether there is room on a multiprocessor of an H200 for two blocks; without `by_channel` there always is."""
         return 2 * (self.shared_bytes + 1024) <= 228 * 1024
@@ -89,6 +97,11 @@ class SelectiveScanBwdOverlapped(Kernel):
     def variants(cls) -> Iterator[SelectiveScanBwdOverlapped]:
         for input_t, many_states in product(FLOATS, (False, True)):
             yield cls(input_t, many_states)
+
+    @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor."""
+        return self.constants["kMinBlocks"]
 
     @property
     def dynamic_bytes(self) -> int:
@@ -127,6 +140,74 @@ class SelectiveScanBwdFewStates(Kernel):
     def accesses(input_t: DType) -> tuple[int, ...]:
         """Tokens per access."""
         return tuple(vec for vec in vectors(input_t) if vec not in (2, 16))
+
+
+@dataclass(frozen=True)
+class SelectiveScanBwdShort(Kernel):
+    """Gradients as SelectiveScanBwd computes them, with variable B and C, of rows of one chunk and up to 16 states.
+
+    A block walks channels of one batch entry side by side, `rows` at a time.
+    """
+
+    STATES: ClassVar[tuple[int, ...]] = (2, 4, 8, 16)
+    """States that a block may have."""
+    LANES: ClassVar[tuple[int, ...]] = (4, 8, 16, 32)
+    """Lanes that a row may have, of 8 tokens each."""
+    BLOCKS: ClassVar[tuple[int, ...]] = (32, 64, 128)
+    """Threads that a block may have."""
+    threads = OwnBlock()
+
+    input_t: DType
+    vec: int
+    """Tokens per access, 0 where they may be apart."""
+    states: int
+    lanes: int
+
+    @property
+    def block(self) -> int:
+        """Threads of a block: a warp for four states."""
+        return ceil_div(self.states, 4) * WARP_SIZE
+
+    @property
+    def rows(self) -> int:
+        """Channels side by side."""
+        return WARP_SIZE // self.lanes
+
+    @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor."""
+        return self.constants[f"kBlocksOf{self.states}"]
+
+    @classmethod
+    def of(cls, input_t: DType, widest: int, d_state: int, tokens: int) -> SelectiveScanBwdShort:
+        """The kernel for rows of this many tokens, of which `widest` may be accessed at a time."""
+        states = next(states for states in cls.STATES if d_state <= states)
+        lanes = next(lanes for lanes in cls.LANES if tokens <= lanes * LANE_TOKENS)
+        vec = max((vec for vec in cls.accesses(input_t, states) if vec <= widest), default=0)
+        return cls(input_t, vec, states, lanes)
+
+    @classmethod
+    def accesses(cls, input_t: DType, states: int) -> list[int]:
+        """Tokens per access, all of one thread at most."""
+        own = chunk_tokens() // (ceil_div(states, 4) * WARP_SIZE)
+        return [vec for vec in vectors(input_t) if vec <= own]
+
+    @classmethod
+    def variants(cls) -> Iterator[SelectiveScanBwdShort]:
+        for input_t, states, lanes in product(FLOATS, cls.STATES, cls.LANES):
+            for vec in (0, *cls.accesses(input_t, states)):
+                if lanes * LANE_TOKENS <= cls.most_tokens(states, are_apart=vec == 0):
+                    yield cls(input_t, vec, states, lanes)
+
+    @staticmethod
+    def most_tokens(d_state: int, *, are_apart: bool) -> int:
+        """Tokens of a row up to which this kernel is the quickest: a chunk's, or half of them for more than 8 states.
+
+        Of tokens that are apart half as many. On an H200 8 x 384 contiguous channels of 128 tokens take 34.7 us and
+        40.3 without with 8 states, but 4 x 256 of 96 21.1 and 20.0 with 16; contiguous tokens of 8 x 384 x 197 35.7 and
+        42.6 with 8, 54.4 and 46.1 with 16 (bfloat16).
+        """
+        return chunk_tokens() // (2 if d_state > 8 else 1) // (2 if are_apart else 1)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from cuconv.selective_scan.kernels_backward import (
     SelectiveScanBwd,
     SelectiveScanBwdFewStates,
     SelectiveScanBwdOverlapped,
+    SelectiveScanBwdShort,
     SelectiveScanBwdStart,
     SelectiveScanBwdStates,
     SelectiveScanBwdSums,
@@ -24,7 +25,7 @@ from cuconv.selective_scan.kernels_backward import (
 )
 from cuconv.selective_scan.plan import CHANNELS, is_float32, tile_axis
 from cuconv.selective_scan.plan_dense import tile_shapes
-from cuconv.selective_scan.plan_turned import LEAST_TOKENS, packed, turned
+from cuconv.selective_scan.plan_turned import LEAST_TOKENS, Turned, packed, turned
 
 COUNTERS = 4
 """Floats of scratch before everything else: kCounters of selective_scan/scan_bwd.cuh."""
@@ -51,9 +52,20 @@ an H200 64 x 1536 of 32 contiguous channels take 165 us so and 750 with a chunk 
 128 166 and 207, contiguous tokens 183 and 195; 4 x 1536 of 64 65.8 and 80.8, but of 100 94.3 and 80.8 (bfloat16).
 """
 
+SUMS_OF_STEP = 4000
+"""The same where channels are walked side by side: rows of sums are shorter, and a step is longer. With it the choice
+for 30 calls, from 1 to 640 blocks a group, takes on average 0.1 % longer than the quickest, and with 2000 2 %.
+"""
+
 SMALL_SUMS = 8 * 2**20
 """Bytes that blocks may leave sums of dB and dC in, however small the gradients are: a block walks its channels one by
 one, so that few tokens want many blocks."""
+
+APART = 8000
+"""Elements of u per multiprocessor up to which short rows of tokens that are apart are walked side by side. On an H200
+16 x 256 contiguous channels of 24 tokens take 15.1 us so and 34.3 as packed sequences, 16 x 1536 of 32 50.8 and 64.4,
+but 256 x 256 of 24 137 and 125 (bfloat16).
+"""
 
 FEW_ROWS = 16
 """Rows per multiprocessor below which there are blocks enough for a chunk a row."""
@@ -192,6 +204,21 @@ class BackwardOperands(NamedTuple):
         return SelectiveScanBwdFewStates(self.input_t, vec, states)
 
     @property
+    def of_short_rows(self) -> SelectiveScanBwdShort | None:
+        """The kernel with rows side by side, where these operands can run it."""
+        kernel, tokens = SelectiveScanBwdShort, self.u.shape[2]
+        if self.is_packed or not self.has_variables or self.d_state > kernel.STATES[-1]:
+            return None
+        are_apart = tokens == 1 or any(row.strides[2] != 1 for row in self.rows)
+        if not 0 < tokens <= kernel.most_tokens(self.d_state, are_apart=are_apart):
+            return None
+        if are_apart:
+            is_slower = self.u.size > APART * multiprocessors(self.u.device)
+            return None if is_slower else kernel.of(self.input_t, 0, self.d_state, tokens)
+        widest = min(widest_vector(row.itemsize, row.first, tokens, *row.active(0, 1)) for row in self.rows)
+        return kernel.of(self.input_t, widest, self.d_state, tokens)
+
+    @property
     def is_apart(self) -> bool:
         """Whether each number of a row is accessed alone."""
         kernel = self.kernel
@@ -287,23 +314,11 @@ def plan(o: BackwardOperands) -> Plan:
 
     Where rows have several chunks, the first launch marks what blocks wait for. The next one computes the states before
     chunks, unless the forward pass has kept them. Then come the gradients, and last the sums over blocks. Arrays that
-    lie otherwise than u, or are not aligned, are copied in front of all, and gradients behind. Short rows are packed
-    sequences.
+    lie otherwise than u, or are not aligned, are copied in front of all, and gradients behind. Short rows are walked
+    side by side, or are packed sequences.
     """
-    written = ("du", "ddelta", "dz")
-    few = o.of_few_states
-    if o.u.size and o.has_few_states and not few:
-        fits = attrgetter("of_few_states")
-        copied = turned(o, READ, written, fits, tokens_at_once=1, least_copied=LEAST_TOKENS)
-        if copied:
-            return copied.joined(plan(copied.operands))
-    short = packed(o, READ, (*written, "dB", "dC")) if o.has_short_rows and not few else None
-    if short and short.operands.shares_chunks and not short.operands.is_apart:
-        return short.joined(plan(short.operands))
-    if o.u.size and o.has_variables and o.is_apart:
-        copied = turned(o, READ, written, lambda alike: not alike.is_apart, tokens_at_once=1)
-        if copied:
-            return copied.joined(plan(copied.operands))
+    if alike := _alike(o):
+        return alike.joined(plan(alike.operands))
     batch, dim, _ = o.u.shape
     input_t, kernel = o.input_t, _kernel(o)
     # Every block leaves sums for all its tokens: never more than du and ddelta take, or SMALL_SUMS, unless one block is
@@ -313,9 +328,9 @@ def plan(o: BackwardOperands) -> Plan:
         SMALL_SUMS // max(1, batch * o.chunks * o.groups * _sums_floats(o) * FLOAT32.itemsize),
     )
     by_channel = isinstance(kernel, SelectiveScanBwd) and kernel.by_channel
-    at_once = group_channels(input_t) if by_channel else 1
-    resident = kernel.resident if isinstance(kernel, SelectiveScanBwdFewStates) else kernel.constants["kMinBlocks"]
-    division = divide(o, resident, most, at_once)
+    abreast = kernel.rows if isinstance(kernel, SelectiveScanBwdShort) else 0
+    at_once = group_channels(input_t) if by_channel else max(1, abreast)
+    division = divide(o, kernel.resident, most, at_once, abreast)
     scratch = _scratch(o, division)
     known = {**_numbers(o, scratch), **_division_numbers(o, division)}
     launches = []
@@ -348,25 +363,49 @@ def plan(o: BackwardOperands) -> Plan:
     return Plan(tuple(launches), scratch=scratch.floats * FLOAT32.itemsize)
 
 
-def _kernel(o: BackwardOperands) -> SelectiveScanBwd | SelectiveScanBwdOverlapped | SelectiveScanBwdFewStates:
-    if few := o.of_few_states:
-        return few
+def _alike(o: BackwardOperands) -> Turned | None:
+    """Operands with copies for a quicker kernel, or with short rows as packed sequences; None where neither helps."""
+    if o.of_short_rows:
+        return None
+    written = ("du", "ddelta", "dz")
+    few = o.of_few_states
+    if o.u.size and o.has_few_states and not few:
+        fits = attrgetter("of_few_states")
+        copied = turned(o, READ, written, fits, tokens_at_once=1, least_copied=LEAST_TOKENS)
+        if copied:
+            return copied
+    short = packed(o, READ, (*written, "dB", "dC")) if o.has_short_rows and not few else None
+    if short and short.operands.shares_chunks and not short.operands.is_apart:
+        return short
+    if o.u.size and o.has_variables and o.is_apart:
+        return turned(o, READ, written, lambda alike: not alike.is_apart, tokens_at_once=1)
+    return None
+
+
+Kernels = SelectiveScanBwd | SelectiveScanBwdFewStates | SelectiveScanBwdOverlapped | SelectiveScanBwdShort
+
+
+def _kernel(o: BackwardOperands) -> Kernels:
+    if special := o.of_short_rows or o.of_few_states:
+        return special
     kernel = o.kernel
     # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
     if kernel.vec == 2 and not kernel.shares_chunks and o.z is not None:
         overlapped = SelectiveScanBwdOverlapped(o.input_t, kernel.many_states)
         # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
-        resident = overlapped.constants["kMinBlocks"]
-        if has_shared_memory(o.u.device, resident * overlapped.dynamic_bytes):
+        if has_shared_memory(o.u.device, overlapped.resident * overlapped.dynamic_bytes):
             return overlapped
     return kernel
 
 
-def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1, *, leaves_sums: bool = True) -> Division:
+def divide(
+    o: BackwardOperands, resident: int, most: int, at_once: int = 1, abreast: int = 0, *, leaves_sums: bool = True
+) -> Division:
     """The fastest division of each group's channels over at most `most` blocks, by `at_once` that stay together.
 
-    A multiprocessor holds `resident` blocks at once. A block's time is that of its channels and of BLOCK_CHANNELS more.
-    Where blocks leave sums, these are written and added up.
+    A multiprocessor holds `resident` blocks at once. A block's time is that of its channels, or of its steps where
+    `abreast` channels are walked side by side, and of BLOCK_CHANNELS more. Where blocks leave sums, these are written
+    and added up.
     """
     batch, dim, _ = o.u.shape
     own = dim // o.groups
@@ -378,8 +417,8 @@ def divide(o: BackwardOperands, resident: int, most: int, at_once: int = 1, *, l
     runs = ceil_div(o.d_state, SelectiveScanBwd.MOST_STATES)
 
     def time(splits: int) -> int:
-        walks = ceil_div(rows * splits, places) * (channels_of(splits) * runs + BLOCK_CHANNELS)
-        return walks * SUMS_OF_CHANNEL + o.rows_of_sums * splits * leaves_sums
+        walks = ceil_div(rows * splits, places) * (channels_of(splits) // max(1, abreast) * runs + BLOCK_CHANNELS)
+        return walks * (SUMS_OF_CHANNEL if abreast == 0 else SUMS_OF_STEP) + o.rows_of_sums * splits * leaves_sums
 
     splits = min(range(1, max(1, min(most, own)) + 1), key=time)
     channels = channels_of(splits)

@@ -330,6 +330,7 @@ struct ChunkShape {
     static_assert(kOwn * kThreads == kChunk);
     // The two halves of a lane's tokens are apart, and so are the threads that read and write them in different banks.
     static constexpr int kHalf = kChunk / 2;
+    static constexpr int kMatrixHalf = kHalf;
     static constexpr int kGap = 16;
     static constexpr int kSumsGap = sizeof(T) == 4 ? 0 : 16;  // there is no room for it beside matrices of floats
     static constexpr int kRow = 2 * kHalf + kGap;
@@ -342,6 +343,9 @@ struct ChunkShape {
 
     // Where it is in a row of a matrix: 16-bit tokens of a lane are one vector.
     __device__ __forceinline__ static int matrix_place(int token) { return sizeof(T) == 4 ? place(token, 0) : token; }
+
+    // The number of a lane among those that have the tokens of a channel.
+    __device__ __forceinline__ static int row_lane(int lane) { return lane; }
 };
 
 // The tokens of a lane out of a row of shared memory.
@@ -374,7 +378,7 @@ struct MatrixTokens {
     __device__ __forceinline__ MatrixTokens(const T* row, int lane) {
 #pragma unroll
         for (int i = 0; i < Shape::kTokens / kVec; ++i) {
-            parts[i] = load<kVec, Memory::kMutable>(row + i * Shape::kHalf + lane * kVec);
+            parts[i] = load<kVec, Memory::kMutable>(row + i * Shape::kMatrixHalf + lane * kVec);
         }
     }
 

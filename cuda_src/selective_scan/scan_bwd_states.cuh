@@ -4,15 +4,17 @@
 
 #include "selective_scan/scan_bwd_ends.cuh"
 
-// Recurrences v -> whole * v + end over the lanes of a warp, of kStates states forward and as many back. Their links go
-// through shared memory, where a few lanes have all links of one recurrence: a third of the instructions that as many
-// scans by shuffles take, and 7 shuffles instead of 88.
-template <int kStates>
+// Recurrences v -> whole * v + end over every kRowLanes lanes of a warp, of kStates states forward and as many back.
+// Their links go through shared memory, where a few lanes have all links of one recurrence: a third of the instructions
+// that as many scans by shuffles take, and 7 shuffles instead of 88.
+template <int kStates, int kRowLanes = kWarpSize>
 struct WarpScan {
     static constexpr int kScans = 2 * kStates;
-    static constexpr int kLanes = kWarpSize / kScans;  // that share a recurrence
-    static constexpr int kLinks = kWarpSize / kLanes;  // of each of them
-    static constexpr int kRow = kWarpSize + 4;         // lanes of a quarter warp read different banks
+    static constexpr int kShares = kWarpSize / kScans;                           // lanes that share a row of links
+    static constexpr int kLinks = kWarpSize / kShares;                           // of each of them
+    static constexpr int kLanes = kRowLanes > kLinks ? kRowLanes / kLinks : 1;   // that share a recurrence
+    static constexpr int kChains = kLinks > kRowLanes ? kLinks / kRowLanes : 1;  // recurrences of a lane
+    static constexpr int kRow = kWarpSize + 4;  // lanes of a quarter warp read different banks
     static_assert(kLinks % 4 == 0);
     alignas(16) float whole[kScans][kRow];
     alignas(16) float end[kScans][kRow];
@@ -25,17 +27,17 @@ struct WarpScan {
         end[kStates + k][kWarpSize - 1 - lane] = back;
     }
 
-    // The links of one recurrence that a lane has.
+    // The links that a lane has.
     struct Links {
         float factors[kLinks];
         float ends[kLinks];
-        float all;     // the product of the factors of all links that lower lanes have
+        float all;     // the product of the factors of all links of the recurrence that lower lanes have
         float before;  // what comes behind those if the recurrence begins with zero
     };
 
     __device__ __forceinline__ void take(int lane, Links& links) const {
         sync_warp();
-        const int k = lane / kLanes, first = lane % kLanes * kLinks;
+        const int k = lane / kShares, first = lane % kShares * kLinks;
         take(whole[k] + first, links.factors);
         take(end[k] + first, links.ends);
     }
@@ -53,18 +55,28 @@ struct WarpScan {
     }
 
     // Turns the ends into what comes before each link; a recurrence begins with the `before` of the first of its lanes.
-    // Returns what comes behind this lane's last link.
-    __device__ __forceinline__ float run(int lane, Links& links, float before) {
-        float value = fmaf(links.all, from_group_lane<kLanes>(before, 0), links.before);
+    // Leaves what comes behind this lane's last link of each.
+    __device__ __forceinline__ void run(int lane, Links& links, const float (&before)[kChains],
+                                        float (&behind)[kChains]) {
+        behind[0] = fmaf(links.all, from_group_lane<kLanes>(before[0], 0), links.before);
 #pragma unroll
         for (int i = 0; i < kLinks; ++i) {
+            float& value = behind[i * kChains / kLinks];
+            if (i > 0 && i * kChains % kLinks == 0) value = before[i * kChains / kLinks];
             const float next = fmaf(value, links.factors[i], links.ends[i]);
             links.ends[i] = value;
             value = next;
         }
-        store_packed<kLinks>(end[lane / kLanes] + lane % kLanes * kLinks, links.ends);
+        store_packed<kLinks>(end[lane / kShares] + lane % kShares * kLinks, links.ends);
         sync_warp();
-        return value;
+    }
+
+    // The same of one recurrence; returns what it leaves.
+    __device__ __forceinline__ float run(int lane, Links& links, float before) {
+        const float first[1] = {before};
+        float behind[1];
+        run(lane, links, first, behind);
+        return behind[0];
     }
 
     // What comes before this lane's links of the state k.
@@ -218,9 +230,9 @@ struct StatesPass {
 
     // Takes the states through this lane's tokens as if zeros came before them and behind, from the n-th of those in
     // shared memory on.
-    template <typename Shared>
-    __device__ __forceinline__ void begin(const LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
-                                          WarpScan<kStates>& scan) {
+    template <typename Shared, typename Number, typename Scan>
+    __device__ __forceinline__ void begin(const LaneTokens<Shape>& lane, const Shared& shared, const Number& number,
+                                          int n, Scan& scan) {
         float factor[kStates], ahead[kStates], back[kStates];
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
@@ -256,10 +268,10 @@ struct StatesPass {
 
     // Takes them through once more, from what comes before and behind: adds to this lane's dB and dC and to the sums
     // over states. Leaves this lane's parts of dA.
-    template <typename Shared>
-    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, float number, int n,
-                                           const WarpScan<kStates>& scan,
-                                           ChannelSums<Shape, kConstantB, kConstantC>& sums, float (&dA)[kStates]) {
+    template <typename Shared, typename Number, typename Scan>
+    __device__ __forceinline__ void finish(LaneTokens<Shape>& lane, const Shared& shared, const Number& number, int n,
+                                           const Scan& scan, ChannelSums<Shape, kConstantB, kConstantC>& sums,
+                                           float (&dA)[kStates]) {
         const unsigned begun = kHasStates && sequences->begun_count > 0 ? lane.cuts : 0;
 #pragma unroll
         for (int k = 0; k < kStates; ++k) {
@@ -318,13 +330,14 @@ struct StatesPass {
         if constexpr (kHasStates) SequenceEnds<Shape>::take(sequences->starts[n + k], lane.lane, start);
     }
 
-    template <typename Shared>
-    __device__ __forceinline__ void take_matrices(const LaneTokens<Shape>& lane, const Shared& shared, float number,
-                                                  int n, int k) {
+    template <typename Shared, typename Number>
+    __device__ __forceinline__ void take_matrices(const LaneTokens<Shape>& lane, const Shared& shared,
+                                                  const Number& number, int n, int k) {
+        const int of_row = Shape::row_lane(lane.lane);
         if constexpr (kConstantB) fill(Numbers::B(number, k), b[k]);
-        if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k], lane.lane).to_floats(b[k]);
+        if constexpr (!kConstantB) MatrixTokens<Shape>(shared.B[n + k], of_row).to_floats(b[k]);
         if constexpr (kConstantC) fill(Numbers::C(number, k), c[k]);
-        if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k], lane.lane).to_floats(c[k]);
+        if constexpr (!kConstantC) MatrixTokens<Shape>(shared.C[n + k], of_row).to_floats(c[k]);
     }
 
     __device__ __forceinline__ static void fill(float number, float (&values)[kTokens]) {

@@ -30,6 +30,27 @@ struct BwdShared {
     Cuts<Shape> cuts;
 };
 
+// What a token brings to the recurrences, and what its gradients take besides.
+struct TokenTerms {
+    float dt;
+    float dt_u;
+    float gy;
+    float slope;    // the derivative of dt with respect to delta
+    float dresult;  // dz per unit of the result before the gate
+
+    // Of delta with its bias. Computed in any case: without branches all this goes along with what is around it.
+    __device__ __forceinline__ TokenTerms(const SelectiveScanBwdOperands& p, float u, float v, float z, float dout,
+                                          bool is_live) {
+        const float bent = softplus(v), sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
+        const float gate = reciprocal_approx(1.0f + exp2_approx(z * -kLog2E));
+        dt = is_live ? (p.delta_softplus ? bent : v) : 0.0f;
+        slope = is_live ? (p.delta_softplus ? sigmoid : 1.0f) : 0.0f;
+        dt_u = dt * u;
+        gy = dout * (p.z != nullptr ? z * gate : 1.0f);
+        dresult = dout * gate * fmaf(z, 1.0f - gate, 1.0f);
+    }
+};
+
 // A thread's tokens of one channel, as they are in memory.
 template <typename T>
 struct OwnTokens {
@@ -191,17 +212,14 @@ struct OwnRows {
         float dt[2], dt_u[2], gy[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            // Computed in any case: without branches all this goes along with what is around it.
-            const float v = own.delta.to_float(j) + bias, z = own.z.to_float(j), dout = own.dout.to_float(j);
-            const float bent = softplus(v), sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
-            const float gate = reciprocal_approx(1.0f + exp2_approx(z * -kLog2E));
-            const bool is_live = has(j);
-            dt[j] = is_live ? (p.delta_softplus ? bent : v) : 0.0f;
-            ends.slope[j] = is_live ? (p.delta_softplus ? sigmoid : 1.0f) : 0.0f;
+            const float v = own.delta.to_float(j) + bias;
+            const TokenTerms terms(p, own.u.to_float(j), v, own.z.to_float(j), own.dout.to_float(j), has(j));
+            dt[j] = terms.dt;
+            dt_u[j] = terms.dt_u;
+            gy[j] = terms.gy;
             ends.u[j] = own.u.to_float(j);
-            dt_u[j] = dt[j] * ends.u[j];
-            gy[j] = dout * (p.z != nullptr ? z * gate : 1.0f);
-            ends.dresult[j] = dout * gate * fmaf(z, 1.0f - gate, 1.0f);
+            ends.slope[j] = terms.slope;
+            ends.dresult[j] = terms.dresult;
         }
         const int place = Shape::place(own_token(), Shape::kGap);
         ::store(turn.dt + place, pair(dt));

@@ -9,7 +9,7 @@
 // input_t  u, delta, z, dout, B and C, and their gradients    kVec  tokens an access    kStates  d_state or more
 #include "common/tokens.cuh"
 #include "selective_scan/scan_bwd_numbers.cuh"
-#include "selective_scan/scan_bwd_states.cuh"
+#include "selective_scan/scan_bwd_tokens.cuh"
 
 struct SelectiveScanBwdFewStatesParams {
     SelectiveScanBwdOperands operands;
@@ -182,14 +182,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         lanes.steps = 0.0f;
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) {
-            const float v = own.delta.to_float(t) + bias, gate_of = own.z.to_float(t), dy = own.dout.to_float(t);
-            const float bent = softplus(v), sigmoid = reciprocal_approx(1.0f + exp2_approx(v * -kLog2E));
-            const float gate = reciprocal_approx(1.0f + exp2_approx(gate_of * -kLog2E));
-            lanes.dt[t] = t < live ? (p.delta_softplus ? bent : v) : 0.0f;
-            slope[t] = p.delta_softplus ? sigmoid : 1.0f;
-            lanes.dt_u[t] = lanes.dt[t] * own.u.to_float(t);
-            lanes.gy[t] = dy * (p.z != nullptr ? gate_of * gate : 1.0f);
-            dresult[t] = dy * gate * fmaf(gate_of, 1.0f - gate, 1.0f);
+            const float v = own.delta.to_float(t) + bias;
+            const TokenTerms terms(p, own.u.to_float(t), v, own.z.to_float(t), own.dout.to_float(t), t < live);
+            lanes.dt[t] = terms.dt;
+            lanes.dt_u[t] = terms.dt_u;
+            lanes.gy[t] = terms.gy;
+            slope[t] = terms.slope;
+            dresult[t] = terms.dresult;
             lanes.steps += lanes.dt[t];
             lanes.e_B[t] = lanes.e_Aah[t] = lanes.y[t] = 0.0f;
         }
@@ -216,7 +215,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         for (int t = 0; t < kTokens; ++t) {
             const float own_u = own.u.to_float(t);
             of_u[t] = fmaf(lanes.dt[t], lanes.e_B[t], D * lanes.gy[t]);
-            of_delta[t] = t < live ? slope[t] * fmaf(own_u, lanes.e_B[t], lanes.e_Aah[t]) : 0.0f;
+            of_delta[t] = slope[t] * fmaf(own_u, lanes.e_B[t], lanes.e_Aah[t]);
             of_z[t] = dresult[t] * fmaf(D, own_u, lanes.y[t]);
             sums.parts[kStates] = fmaf(lanes.gy[t], own_u, sums.parts[kStates]);
             sums.parts[kStates + 1] += of_delta[t];

@@ -27,6 +27,7 @@ struct StatesShape {
     static constexpr int kOwn = 2;  // consecutive tokens that a thread prepares
     // The two halves of a lane's tokens are apart, and so are the threads that read and write them in different banks.
     static constexpr int kHalf = kWarpTokens / 2;
+    static constexpr int kMatrixHalf = kHalf;
     static constexpr int kGap = 16;
     static constexpr int kRow = 2 * kHalf + kGap;
 

@@ -266,9 +266,17 @@ def _folder(root: Path, name: str, digest: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     states = [path for path in root.iterdir() if re.fullmatch(re.escape(name) + "-[0-9a-f]{16}", path.name)]
-    for old in sorted(states, key=lambda path: path.stat().st_mtime)[:-_FOLDERS_KEPT]:
+    for old in sorted(states, key=_last_use)[:-_FOLDERS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def _last_use(folder: Path) -> float:
+    """When a folder was last used; 0 where another process has removed it meanwhile."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0
 
 
 @contextlib.contextmanager

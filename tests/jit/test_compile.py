@@ -130,6 +130,7 @@ SPILLS = {
     "SelectiveScanVarlenTilesFwd": 384,
     "SelectiveScanBwd": 16,
     "SelectiveScanBwdFewStates": 256,
+    "SelectiveScanBwdShort": 128,
     "CausalConv1dChannellastBwd": 64,
     "CausalConv1dRowpartsBwd": 8,
     "CausalConv1dOddchannelsFwd": 64,
@@ -153,7 +154,8 @@ sequences need the most. Scans whose lanes all walk all tokens keep some words f
 snapshots: on an H200 16 x 512 tokens of 2048 channels of 64 states took 1515 us so and 1735 with two blocks. The
 gradient of a scan keeps one word there for a second block, and up to four where float32 sequences with states share
 chunks: 64 of 128 tokens take 810 us so, and 1048 where they do not share any. That of two states keeps what a channel's
-end takes, for twelve blocks: 8 x 1536 x 2048 take 201 us so and 214 with eight, which keep nothing there.
+end takes, for twelve blocks: 8 x 1536 x 2048 take 201 us so and 214 with eight, which keep nothing there. That of
+short rows side by side keeps up to 32 words where tokens are apart, and up to 12 elsewhere with four states.
 Gradients of filters of more than 8 taps whose tokens have sequence numbers use all 255 registers that a thread can
 have. Steps with rings keep a part of their inputs there while they put live tokens in states, in one step of a
 window: four blocks on a multiprocessor take 45 us for 64 sequences of bfloat16, three 52. Those of few tokens keep up

@@ -119,8 +119,7 @@ UNIT = (
     Case(2, 9, 133, 3, dtype="float16", delta="channel_last", matrices="by_state"),
     Case(1, 19, 264, 20, delta="channel_last"),
     Case(2, 20, 260, dtype="float16", **ROWS),
-    # Short rows as packed sequences: rows that follow each other and copies of others, with states and without, chunks
-    # that begin inside rows, one token each; and those that groups of floats with states have no room for.
+    # Short rows as packed sequences: rows that follow each other, and copies of others.
     Case(9, 24, 65, matrices="by_state", without=STATES, processors=1, **ROWS),
     Case(
         9,
@@ -133,17 +132,32 @@ UNIT = (
         processors=1,
         **ROWS,
     ),
-    Case(5, 16, 33, 5, processors=1),
+    Case(9, 24, 66, dtype="float32", processors=1, **ROWS),
+    # Short rows side by side: every number of lanes a row, of warps, of tokens an access, some rows in the last step.
+    Case(2, 11, 24, processors=1),
+    Case(1, 7, 51, 13, dtype="float16", without="D initial_state", processors=1),
+    Case(2, 10, 128, 12, 2, dtype="float32", processors=1),
+    Case(2, 6, 196, 8, processors=1),
+    Case(3, 10, 60, 7, 2, dtype="float32", without="z", processors=1),
+    Case(1, 20, 31, 5, dtype="float16", softplus=False, processors=1),
+    Case(2, 9, 64, 4, processors=1),
+    Case(1, 12, 20, 2, dtype="float32", processors=1),
+    Case(2, 5, 250, 1, without="D z dlast_state", processors=1),
+    Case(1, 3, 132, 3, dtype="float16", processors=1),
+    Case(2, 20, 24, processors=1, **TURNED),
+    Case(1, 21, 61, 6, 3, dtype="float32", processors=1, **ROWS),
+    Case(1, 6, 100, 3, dtype="float16", without="z D", processors=1, **ROWS),
+    Case(2, 18, 30, 1, processors=1, **ROWS),
+    Case(1, 6, 126, 8, delta="channel_last", layout="sliced_alike", dout="expanded", processors=1),
     Case(4, 8, 30, dtype="float32", layout="sliced_alike", processors=1),
     Case(3, 8, 1, dtype="float16", without="z D", processors=1),
     Case(4, 16, 7, 5, dtype="float32", processors=1, **ROWS),
     # A channel a block, and several threads for each of their sums.
-    Case(1, 40, 40, 5, dtype="float16", processors=132),
+    Case(1, 40, 200, 5, dtype="float16", processors=132),
     # Rows of one chunk have no launch in front.
-    Case(2, 6, 96, processors=1),
+    Case(2, 6, 200, processors=1),
     Case(3, 4, 100, 20, dtype="float32", processors=1),
-    Case(2, 5, 50, 9, dtype="float16", processors=1),
-    Case(2, 5, 40, 4, processors=1),
+    Case(2, 5, 150, 9, dtype="float16", processors=1),
     # States that a lane has all of: every access, last chunks of some tokens, groups, and channels turned to tokens.
     Case(2, 9, 520, 4),
     Case(1, 7, 264, 1, dtype="float16", without="z D"),
