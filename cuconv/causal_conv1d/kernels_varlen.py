@@ -73,11 +73,12 @@ def varlen_channel_axes() -> Iterator[dict[str, Any]]:
             yield {**axes, "tokens": channel_tile_tokens(axes["input_t"].itemsize, axes["width"], dim_vecs)}
 
 
-MOST_PREFIXES = ((16, 1), (100, 2), (300, 3), (math.inf, 4))
-"""Sequences per warp of blocks with prefixes where most are short, by the prefixes per multiprocessor that there are at
-most. On an H200 128 single tokens of 2048 channels, 16 such prefixes, take 3.37 us with 1, 3.49 with 2 and 3.74 with 3,
-of 4096 channels 4.40, 4.34 and 4.66, of 8192 8.40, 7.51 and 7.68. 3 and 4 take 75.9 and 74.6 us for 2048 of 8192
-channels, 13.1 and 13.9 for 256; 93.5 and 92.4 for 2048 sequences of two, 9.5 and 10.0 for 128 (bfloat16).
+MOST_PREFIXES = {1: ((16, 1), (200, 2), (300, 3), (math.inf, 4)), 32: ((300, 3), (math.inf, 4))}
+"""Sequences per warp of blocks with prefixes, by the tokens that a warp convolves as a whole and the prefixes per
+multiprocessor, counted by warps, that there are at most. On an H200 128 single tokens of 2048 channels, 16 such
+prefixes, take 3.37 us with 1, 3.49 with 2 and 3.74 with 3, of 4096 channels 4.40, 4.34 and 4.66; 256 of 8192 channels
+12.9 with 2 and 13.3 with 3, 2048 75.9 with 3 and 74.6 with 4; 2048 sequences of two 93.5 and 92.4, 128 9.5 and 10.0
+(bfloat16).
 """
 
 MANY_PREFIXES = 40
@@ -156,7 +157,7 @@ class CausalConv1dVarlenFwd(PoolKernel):
         if not self.whole:
             return 1
         count = self._prefixes(dim, sequences)
-        return next(each for most, each in MOST_PREFIXES if count <= most * processors)
+        return next(each for most, each in MOST_PREFIXES[self.whole] if count <= most * processors)
 
     def _prefixes(self, dim: int, sequences: int) -> int:
         """Prefixes of all sequences, counted by warps."""

