@@ -30,7 +30,11 @@ class ChannelWalks:
     """
 
     MIN_WALK: ClassVar[int] = 16
-    """Tokens per walk that are worth a thread of their own."""
+    """Tokens per walk that are worth a thread of their own; half or a quarter as many where all blocks then run at a
+    time, and there are several in any case. On an H200 16 x 256 x 24 with states takes 6.7 us with 4 and 9.2 with 16,
+    packed 4 x 100 of 1024 channels 8.7 and 10.9, 32 x 7 10.7 and 13.9. But 1 x 5120 x 33, which with 16 is one part and
+    needs no sums, takes 5.4 and 4.7, and 16 x 128 of 1024, which would be more blocks, 14.0 with 12 and 13.1 with 16.
+    """
 
     BLOCK_TOKENS: ClassVar[int] = 20
     """What the beginning of a block and the sums at its end cost in tokens. Not measured; but fewer, longer blocks are
@@ -39,9 +43,12 @@ class ChannelWalks:
 
     @classmethod
     def share(
-        cls, kernel: Kernel, vec: int, tokens: int, blocks: int, sizes: tuple[int, int, int]
+        cls, kernel: Kernel, vec: int, tokens: int, blocks: int, sizes: tuple[int, int, int], least_steps: int = 1
     ) -> tuple[LaunchConfig, Division, int]:
-        """The launch for x of `sizes` (batch, dim, seqlen), `blocks` at a time on a multiprocessor, and its parts."""
+        """The launch for x of `sizes` (batch, dim, seqlen), `blocks` at a time on a multiprocessor, and its parts.
+
+        A walk has at least `least_steps`.
+        """
         batch, dim, seqlen = sizes
         dim_blocks, block_vecs = share_channels(ceil_div(dim, vec))
         block_walks = kernel.threads // block_vecs
@@ -52,11 +59,17 @@ class ChannelWalks:
         at_a_time = blocks * cls.MULTIPROCESSORS
         least = ceil_div(cls.MIN_WALK, tokens)
 
+        def parts_of(walk_steps: int) -> int:
+            return max(1, ceil_div(steps, walk_steps * block_walks))
+
+        while least > least_steps and parts_of(least) > 1 and parts_of(least // 2) * dim_blocks <= at_a_time:
+            least //= 2
+
         def shared_out(waves: int) -> tuple[int, int, int]:
             """The time in tokens that a thread walks when blocks run in `waves`, the steps of a walk, and the parts."""
             wanted = max(1, waves * at_a_time // dim_blocks)
             walk_steps = max(least, ceil_div(steps, wanted * block_walks))
-            parts = max(1, ceil_div(steps, walk_steps * block_walks))
+            parts = parts_of(walk_steps)
             needed = ceil_div(parts * dim_blocks, at_a_time)
             return needed * (walk_steps * tokens + cls.BLOCK_TOKENS), walk_steps, parts
 
@@ -201,7 +214,10 @@ class CausalConv1dChannelpairsBwd(Kernel):
     def launch_config(self, *sizes: int) -> tuple[LaunchConfig, Division, int]:
         """The launch for x of (batch, dim, seqlen), and the parts that sums are left in."""
         batch, dim, seqlen = sizes
-        config, division, parts = ChannelWalks.share(self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen))
+        # Blocks synchronise before the second step.
+        config, division, parts = ChannelWalks.share(
+            self, self.vec, self.TOKENS, self.AT_A_TIME, (batch, dim, seqlen), least_steps=2
+        )
         walks = parts * division["block_walks"]
         walks_are_parts = self.block == self.BLOCKS[0] and parts > 1 and walks <= self.MOST_PARTS
         return config, division | {"walks_are_parts": walks_are_parts}, walks if walks_are_parts else parts
