@@ -29,6 +29,7 @@ from cuconv.causal_conv1d.kernels_varlen_backward import (
     CausalConv1dChannellastVarlenBwd,
     CausalConv1dShortrowsBwd,
 )
+from cuconv.runtime import machine
 from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.dtypes import BFLOAT16, FLOAT32, INT32, DType
 from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE
@@ -289,6 +290,24 @@ def test_what_pairs_of_vectors_do_not_fit_is_walked_by_vectors(x: AbstractArray,
     for dtype in (BFLOAT16, FLOAT32):
         assert type(planned(last(2, 1024, 2048, dtype=dtype), dtype)[0].kernel) is CausalConv1dChannelpairsBwd
     assert type(planned(x, **more)[0].kernel) is CausalConv1dChannellastBwd
+
+
+@pytest.mark.parametrize(
+    ("x", "tokens"),
+    [
+        (last(16, 256, 23), 4),
+        (AbstractArray((1024, 400), (1, 1024), BFLOAT16), 4),
+        (AbstractArray((5120, 258), (1, 5120), BFLOAT16), 8),
+        (AbstractArray((1024, 2048), (1, 1024), BFLOAT16), 16),
+        (last(1, 5120, 33), 16),
+    ],
+)
+def test_few_tokens_are_walked_in_short_pieces(x: AbstractArray, tokens: int) -> None:
+    """As was quickest on an H200."""
+    more = {"query_start_loc": AbstractArray((5,), (1,), INT32)} if len(x.shape) == 2 else {}
+    with machine.assuming(132):
+        launch, *_ = planned(x, **more)
+    assert launch.kernel.tokens * numbers_of(launch)["walk_steps"] == tokens
 
 
 @given(st.integers(1, 300), st.integers(1, 2500), st.integers(1, 300))
