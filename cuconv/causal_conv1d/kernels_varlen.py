@@ -83,8 +83,8 @@ prefixes, take 3.37 us with 1, 3.49 with 2 and 3.74 with 3, of 4096 channels 4.4
 
 MANY_PREFIXES = 40
 """Prefixes per multiprocessor, counted by warps, from which on warps convolve short sequences as a whole: 64 sequences
-of three tokens and 4096 channels, with 16 prefixes, take 4.03 us so on an H200 and 3.71 without. In tiles the few
-sequences that are longer take 12 us, however few tokens all have.
+of three tokens and 4096 channels, with 16 prefixes, take 4.03 us so on an H200 and 3.71 without. A tile with a longer
+sequence takes 12 us then, however few tokens there are in all.
 """
 
 MANY_SINGLES = 32

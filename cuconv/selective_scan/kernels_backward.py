@@ -203,9 +203,9 @@ class SelectiveScanBwdShort(Kernel):
     def most_tokens(d_state: int, *, are_apart: bool) -> int:
         """Tokens of a row up to which this kernel is the quickest: a chunk's, or half of them for more than 8 states.
 
-        Of tokens that are apart half as many. On an H200 8 x 384 contiguous channels of 128 tokens take 34.7 us and
-        40.3 without with 8 states, but 4 x 256 of 96 21.1 and 20.0 with 16; contiguous tokens of 8 x 384 x 197 35.7 and
-        42.6 with 8, 54.4 and 46.1 with 16 (bfloat16).
+        Of tokens that are apart half as many. On an H200 8 x 384 x 197 of contiguous tokens takes 35.7 us with it and
+        42.6 with others where there are 8 states, 54.4 and 46.1 where there are 16; contiguous channels of 8 x 384 x
+        128 take 34.7 and 40.3 with 8, of 4 x 256 x 96 21.1 and 20.0 with 16 (bfloat16).
         """
         return chunk_tokens() // (2 if d_state > 8 else 1) // (2 if are_apart else 1)
 
