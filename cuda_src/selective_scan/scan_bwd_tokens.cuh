@@ -85,6 +85,19 @@ struct GroupSums {
 template <typename Shape>
 using Group = ChannelGroup<typename Shape::input_t, 4, Shape::kThreads>;
 
+// Puts where the block's rows are in shared memory.
+template <typename Shared, typename Share>
+__device__ __forceinline__ void begin_rows(const SelectiveScanBwdOperands& p, Shared& shared, const Share& share,
+                                           const ChunkTokens& tokens) {
+    shared.u.begin(p.u, p.u_stride, share, tokens);
+    shared.delta.begin(p.delta, p.delta_stride, share, tokens);
+    shared.dout.begin(p.dout, p.dout_stride, share, tokens);
+    shared.z.begin(p.z, p.z_stride, share, tokens);
+    shared.du.begin(p.du, p.du_stride, share, tokens);
+    shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
+    shared.dz.begin(p.dz, p.dz_stride, share, tokens);
+}
+
 // A thread's tokens of one of the block's channels.
 template <typename Shape, typename Shared, int kVec, bool kIsAhead, bool kIsOneByOne, bool kSharesChunks,
           bool kByChannel = false>
@@ -99,17 +112,10 @@ struct OwnRows {
     int thread;
     Group<Shape>* group;  // of kByChannel: rows of contiguous channels
 
-    // Puts where the block's rows are in shared memory.
     template <typename Share>
     __device__ __forceinline__ void begin(const Share& share, const ChunkTokens& tokens) const {
         if (threadIdx.x == 0) {
-            shared.u.begin(p.u, p.u_stride, share, tokens);
-            shared.delta.begin(p.delta, p.delta_stride, share, tokens);
-            shared.dout.begin(p.dout, p.dout_stride, share, tokens);
-            shared.z.begin(p.z, p.z_stride, share, tokens);
-            shared.du.begin(p.du, p.du_stride, share, tokens);
-            shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
-            shared.dz.begin(p.dz, p.dz_stride, share, tokens);
+            begin_rows(p, shared, share, tokens);
             if constexpr (kSharesChunks) shared.front = tokens.front;
         }
     }

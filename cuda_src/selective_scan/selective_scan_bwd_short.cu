@@ -180,18 +180,6 @@ struct ShortAccess {
     int channels;
     int thread;
 
-    __device__ __forceinline__ void begin(const ChunkShare<>& share, const ChunkTokens& tokens) const {
-        if (threadIdx.x == 0) {
-            shared.u.begin(p.u, p.u_stride, share, tokens);
-            shared.delta.begin(p.delta, p.delta_stride, share, tokens);
-            shared.dout.begin(p.dout, p.dout_stride, share, tokens);
-            shared.z.begin(p.z, p.z_stride, share, tokens);
-            shared.du.begin(p.du, p.du_stride, share, tokens);
-            shared.ddelta.begin(p.ddelta, p.ddelta_stride, share, tokens);
-            shared.dz.begin(p.dz, p.dz_stride, share, tokens);
-        }
-    }
-
     __device__ __forceinline__ int row() const { return thread * kOwn / Shape::kRowTokens; }
     __device__ __forceinline__ int token() const { return thread * kOwn % Shape::kRowTokens; }
 
@@ -400,7 +388,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
     const Access access = {p, shared, tokens.live, share.channels, thread};
     const int last = share.first_channel + share.channels;
-    access.begin(share, tokens);
+    if (threadIdx.x == 0) begin_rows(p, shared, share, tokens);
     OwnNumbers<Shape> own_numbers;
     own_numbers.load(p, share.batch, share.first_channel, last, thread);
     take_short<Shape>(shared.B, p.B, p.B_stride, p, share, tokens.live, thread);

@@ -303,7 +303,7 @@ def test_what_pairs_of_vectors_do_not_fit_is_walked_by_vectors(x: AbstractArray,
     ],
 )
 def test_few_tokens_are_walked_in_short_pieces(x: AbstractArray, tokens: int) -> None:
-    """As was quickest on an H200."""
+    """Walks have the length with which these calls were quickest on an H200."""
     more = {"query_start_loc": AbstractArray((5,), (1,), INT32)} if len(x.shape) == 2 else {}
     with machine.assuming(132):
         launch, *_ = planned(x, **more)
