@@ -13,6 +13,17 @@ from cuconv.runtime.plan import Layouts
 from cuconv.selective_scan.kernels import MAX_STATE, MAX_TOKENS
 
 
+class Phases(NamedTuple):
+    """How rows of contiguous tokens lie in vectors, and copies of B and C whose rows lie alike (plan_phases.py)."""
+
+    period: int
+    """From a channel to the next one of its phase, a power of two."""
+    first: int
+    """The phase of the first copies."""
+    step: int
+    """From a copy to another one, divided by the difference of their phases: elements."""
+
+
 class Inputs(NamedTuple):
     """The layouts of the arrays that every scan takes, and of its result; None for one that is absent.
 
@@ -38,6 +49,8 @@ class Inputs(NamedTuple):
     out: Layout
     """The shape of u."""
     delta_softplus: bool
+    phases: Phases | None = None
+    """Where rows have phases; B and C are the first copies then."""
 
     @property
     def d_state(self) -> int:

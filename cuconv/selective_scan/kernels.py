@@ -280,12 +280,14 @@ class SelectiveScanAlign(Kernel):
         for input_t in FLOATS:
             yield cls(input_t)
 
-    def launch_config(self, arrays: int, rows: int, length: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for arrays of this many rows, and the params that divide threads among them."""
+    def launch_config(
+        self, arrays: int, rows: int, length: int, copies: int = 1
+    ) -> tuple[LaunchConfig, dict[str, Any]]:
+        """The launch for copies of arrays of this many rows, and the params that divide threads among them."""
         # A row's first vector may have one element of it.
         whole = MAX_VECTOR_BYTES // self.input_t.itemsize
         per_row = ceil_div(length + whole - 1, whole)
-        config = LaunchConfig((ceil_div(rows * per_row, self.threads), arrays, 1), (self.threads, 1, 1))
+        config = LaunchConfig((ceil_div(rows * per_row, self.threads), arrays, copies), (self.threads, 1, 1))
         return config, {"vectors": fast_div(per_row), "count": rows * per_row}
 
 
@@ -304,6 +306,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
     states_only: bool
     wide: bool = False
     """Whether channels have more than 16 states."""
+    phases: bool = False
+    """Whether rows of contiguous tokens have phases; without, they are aligned."""
 
     @property
     def group(self) -> int:
@@ -311,13 +315,13 @@ class SelectiveScanTilesFwd(SegmentKernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
-        for input_t, by_channel in product(FLOATS, (False, True)):
+        for input_t, (by_channel, phases) in product(FLOATS, ((False, False), (False, True), (True, False))):
             for shape in TILE_TIMES:
                 if shape.fits(input_t, 0, MAX_TOKENS) and shape.has_room(by_channel=by_channel):
-                    yield cls(input_t, *shape, by_channel, states_only=False)
-            yield cls(input_t, *CUT, by_channel, states_only=True)
+                    yield cls(input_t, *shape, by_channel, states_only=False, phases=phases)
+            yield cls(input_t, *CUT, by_channel, states_only=True, phases=phases)
             for shape in wide_shapes(input_t, by_channel=by_channel):
-                yield cls(input_t, *shape, by_channel, states_only=False, wide=True)
+                yield cls(input_t, *shape, by_channel, states_only=False, wide=True, phases=phases)
 
 
 @dataclass(frozen=True)

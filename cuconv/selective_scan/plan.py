@@ -115,8 +115,10 @@ def _shared_axis(inputs: Inputs, channels: int) -> int | None:
         return None
     dim = inputs.u.shape[1]
     # The channels of a block are of one group.
-    if inputs.groups > 1 and dim // inputs.groups % channels:
+    if inputs.groups > 1 and dim // inputs.groups % (channels * period(inputs)):
         return None
+    if inputs.phases is not None:
+        return TOKENS
     whole = MAX_VECTOR_BYTES // inputs.u.itemsize
     arrays = _of_tokens(inputs)
     if all(_row_vector(each, whole) == whole for each in arrays):
@@ -125,6 +127,11 @@ def _shared_axis(inputs: Inputs, channels: int) -> int | None:
     if dim % whole == 0 and inputs.d_state % whole == 0 and all(_is_turned(each, whole) for each in arrays):
         return CHANNELS
     return None
+
+
+def period(inputs: Inputs) -> int:
+    """From a channel of a block to the next one."""
+    return 1 if inputs.phases is None else inputs.phases.period
 
 
 def _is_turned(array: Layout, whole: int) -> bool:

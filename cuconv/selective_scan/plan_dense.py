@@ -24,6 +24,7 @@ from cuconv.selective_scan.kernels import (
     TileShape,
     chunk_tokens,
     lanes_for,
+    max_tile_states,
     tile_time,
 )
 from cuconv.selective_scan.plan import (
@@ -34,11 +35,13 @@ from cuconv.selective_scan.plan import (
     is_float32,
     matrix_vector,
     numbers,
+    period,
     tile_axis,
     vector,
     wide_shape,
 )
-from cuconv.selective_scan.plan_short import TOKENS_OF_MANY, short_rows
+from cuconv.selective_scan.plan_phases import phase_numbers, phased
+from cuconv.selective_scan.plan_short import PAIR_ROWS, TOKENS_OF_MANY, short_rows
 from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
 WORTH_CUTTING = 2.5
@@ -75,6 +78,12 @@ of 4 states 36 and 47; but 64 x 3072 x 96 of 8 states 169 and 113.
 """
 
 
+LEAST_UNSWEPT = {2: 64, 4: 192}
+"""Tokens from which on rows may have phases where lanes cannot sweep over them, by the bytes of one. On an H200 8 x
+1536 x 131 takes 36 us so in float32 and 32 otherwise; swept, 64 x 1536 x 33 57 and 78.
+"""
+
+
 class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
@@ -98,7 +107,8 @@ class Segments(NamedTuple):
 
 def plan(o: Operands) -> Plan:
     """The launches of a call: one scan; or the states behind segments, those before segments, and the results. Arrays
-    that lie otherwise than u, or are not aligned, are copied in front of them, and then results behind.
+    that lie otherwise than u, or are not aligned, are copied in front of them, and then results behind; but where rows
+    can have phases, only B and C.
     """
     batch, dim, _ = o.inputs.u.shape
     if not batch or not dim or (o.inputs.out.size == 0 and o.last_state is None):
@@ -106,8 +116,9 @@ def plan(o: Operands) -> Plan:
     shapes = tile_shapes(o.inputs)
     states_only: SegmentKernel | None = None
     # Looked for where they are asked for: few rows that are not aligned do not need them.
-    copies = cache(lambda: None if shapes else alike(o.inputs))
-    short = short_rows(o.inputs, shapes, lambda: copies() is not None)
+    phases = cache(lambda: None if shapes else with_phases(o))
+    copies = cache(lambda: None if shapes else phases() or alike(o.inputs))
+    short = short_rows(o.inputs, shapes, lambda: copies() is not None, lambda: phases() is not None)
     scan: SegmentKernel
     rounds = 1
     if short is not None:
@@ -117,7 +128,7 @@ def plan(o: Operands) -> Plan:
     else:
         cut = segments(o.inputs, shapes)
         scan, states_only = _kernels(o.inputs, shapes, cut)
-    config, division = scan.launch_config(dim, batch * cut.per_row, rounds)
+    config, division = scan.launch_config(channels_of_blocks(o.inputs, scan), batch * cut.per_row, rounds)
     known = {**numbers(o.inputs), **_segment_numbers(o, cut), **division}
     last = Launch(scan, config, scan.params.pack_numbers(**known))
     if states_only is None or cut.per_row == 1:
@@ -133,6 +144,22 @@ def plan(o: Operands) -> Plan:
     return Plan(launches, scratch=batch * cut.per_row * dim * (o.inputs.d_state + 1) * FLOAT32.itemsize)
 
 
+def with_phases(o: Operands) -> Turned | None:
+    """The inputs where rows have phases; None where they cannot, or where another kernel is quicker."""
+    batch, dim, seqlen = o.inputs.u.shape
+    is_few = batch * dim <= PAIR_ROWS * multiprocessors(o.inputs.u.device)
+    # Where rows have phases tiles do not begin with chunks.
+    if o.chunk_states is not None or (is_few and o.inputs.d_state <= max_tile_states()):
+        return None
+
+    def are_quicker(inputs: Inputs) -> bool:
+        shapes = tile_shapes(inputs)
+        least = LEAST_UNSWEPT[input_dtype(inputs).itemsize]
+        return bool(shapes) and (seqlen >= least or any(shape.sweeps for shape in shapes))
+
+    return phased(o.inputs, are_quicker)
+
+
 def alike(inputs: Inputs) -> Turned | None:
     """Inputs with copies of some arrays, which lanes can share the tokens of; None where no copies are any help."""
     batch, _, seqlen = inputs.u.shape
@@ -142,20 +169,24 @@ def alike(inputs: Inputs) -> Turned | None:
 
 def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:
     """The kernel that writes the results, and the one that writes the states behind segments."""
-    dtype = input_dtype(inputs)
+    dtype, has_phases = input_dtype(inputs), inputs.phases is not None
     wide = wide_shape(inputs, inputs.u.shape[0])
     if wide is not None:
         shape, by_channel = wide
-        scan = SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False, wide=True)
+        scan = SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False, wide=True, phases=has_phases)
         return scan, scan
     if shapes:
-        rows, processors = inputs.u.shape[0] * inputs.u.shape[1], multiprocessors(inputs.u.device)
+        batch, processors = inputs.u.shape[0], multiprocessors(inputs.u.device)
         by_channel = tile_axis(inputs, shapes[0].channels) == CHANNELS
-        quickest = min(shapes, key=lambda shape: tile_time(rows, shape, processors, by_channel))
+
+        def time(shape: TileShape) -> float:
+            return tile_time(batch * channels_of_blocks(inputs, shape), shape, processors, by_channel)
+
+        quickest = min(shapes, key=time)
         shape = CUT if cut.per_row > 1 else quickest
         return (
-            SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False),
-            SelectiveScanTilesFwd(dtype, *CUT, by_channel, states_only=True),
+            SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False, phases=has_phases),
+            SelectiveScanTilesFwd(dtype, *CUT, by_channel, states_only=True, phases=has_phases),
         )
     lanes, states = lanes_for(inputs.d_state)
     axes: dict[str, Any] = {"input_t": dtype, "lanes": lanes, "states": states}
@@ -217,6 +248,12 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
     return cut if LAUNCHES_OF_CUT * TIMED_TOKENS + 2 * once * tokens < whole * seqlen else uncut(inputs)
 
 
+def channels_of_blocks(inputs: Inputs, blocks: TileShape | SegmentKernel) -> int:
+    """The channels of a row, or those that its blocks have room for where each has those of one phase."""
+    dim, together = inputs.u.shape[1], blocks.channels * period(inputs)
+    return dim if inputs.phases is None else ceil_div(dim, together) * together
+
+
 def _segment_numbers(o: Operands, cut: Segments) -> dict[str, Any]:
     batch, _, seqlen = o.inputs.u.shape
     return {
@@ -229,4 +266,5 @@ def _segment_numbers(o: Operands, cut: Segments) -> dict[str, Any]:
         "initial_state_stride": o.initial_state.strides if o.initial_state else (0, 0, 0),
         "last_state_stride": o.last_state.strides if o.last_state else (0, 0, 0),
         "chunk_states_stride": o.chunk_states.strides if o.chunk_states else (0, 0, 0, 0),
+        **phase_numbers(o.inputs.phases),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -51,11 +52,28 @@ FEW_OF_FOUR = 8
 takes 3.5 us so and 3.9 by SelectiveScanShortFwd, 2 x 768 x 196 6.0 and 5.7.
 """
 
+FEW_OF_PHASES = {1: 80, 2: 100, 4: 100}
+"""The same where rows can have phases, by tokens per access, or 4 of more. With 16 states 4 x 768 x 77 takes 9.8 us so
+and 11.5 with warps that share them, 1 x 1536 x 197 12.3 and 11.0, 4 x 768 x 130 14.6 and 13.5.
+"""
+
 LONG_TOKENS = 23_600
 """Tokens of all rows per multiprocessor, times the states of a warp, up to which warps share the states of longer rows
 that are not aligned, and those of packed sequences. With 16 states 1 x 1536 x 301 takes 15 us so and 22 with copies, 1
 x 512 x 1500 20 and 29, but 1 x 1536 x 515 32 and 27; with four states 1 x 1536 x 999 21 and 27, 1 x 1536 x 2047 46 and
 41.
+"""
+
+TOKENS_OF_PHASES: dict[int, dict[int, float]] = {
+    1: {1: 60_000, 2: 120_000, 4: math.inf},
+    2: {1: 30_000, 2: 60_000, 4: 130_000},
+    4: {1: 11_500, 2: 22_000, 4: 45_000},
+    16: {1: 11_500, 2: 17_000, 4: 20_000},
+}
+"""The same where rows can have phases, also for lanes that own all states, by the most states, and by tokens per
+access. With 16 states and phases 1 x 768 x 515 takes 15.4 us and 16.5 without, x 518 15.2 and 14.0, x 780 18.1 and
+16.0, 1 x 1536 x 516 19.4 and 26.7; with four 1 x 5120 x 777 34 and 51, 8 x 1536 x 332 33 and 28, x 780 58 and 61; with
+two 8 x 1536 x 777 52 and 65, x 780 50 and 45, x 2044 103 and 112; with one 8 x 1536 x 777 53 and 56, x 2044 97 and 77.
 """
 
 FULL, FULL_OF_TWO = 24, 8
@@ -147,21 +165,24 @@ class ShortRows(NamedTuple):
     """Channels that a group of lanes takes one after another."""
 
 
-def short_rows(inputs: Inputs, shapes: Sequence[TileShape], has_copies: Callable[[], bool]) -> ShortRows | None:
+def short_rows(
+    inputs: Inputs, shapes: Sequence[TileShape], has_copies: Callable[[], bool], has_phases: Callable[[], bool]
+) -> ShortRows | None:
     """The kernel of short rows; None where another one is quicker, or where it cannot be.
 
     Args:
         inputs: what a scan reads and writes.
         shapes: the tiles that the rows have room for.
         has_copies: tells whether there can be copies of them that have.
+        has_phases: tells whether they may have phases instead.
     """
     vec = tokens_vector(inputs)
-    if vec is None or inputs.d_state > max_tile_states():
+    if vec is None or inputs.d_state > max_tile_states() or inputs.phases is not None:
         return None
-    if _share_states(inputs, shapes):
+    if _share_states(inputs, vec, shapes, has_phases):
         batch, _, seqlen = inputs.u.shape
         return _of_parts(inputs, vec, batch, seqlen, PARTS_TIMES, SelectiveScanPartsFwd)
-    if inputs.d_state <= SelectiveScanShortFwd.STATES[-1] and _own_states(inputs, shapes, has_copies):
+    if inputs.d_state <= SelectiveScanShortFwd.STATES[-1] and _own_states(inputs, vec, shapes, has_copies, has_phases):
         return _of_few_states(inputs, vec)
     return None
 
@@ -194,7 +215,11 @@ def _per_processor(inputs: Inputs) -> float:
     return batch * dim / multiprocessors(inputs.u.device)
 
 
-def _share_states(inputs: Inputs, shapes: Sequence[TileShape]) -> bool:
+def _tokens_of_phases(d_state: int, vec: int) -> float:
+    return next(by_access[min(vec, 4)] for most, by_access in TOKENS_OF_PHASES.items() if d_state <= most)
+
+
+def _share_states(inputs: Inputs, vec: int, shapes: Sequence[TileShape], has_phases: Callable[[], bool]) -> bool:
     """Whether warps share the states of rows that have room for tiles of these shapes."""
     has_tiles = any(shape.group > 1 for shape in shapes)
     seqlen, d_state, rows = inputs.u.shape[2], inputs.d_state, _per_processor(inputs)
@@ -205,18 +230,27 @@ def _share_states(inputs: Inputs, shapes: Sequence[TileShape]) -> bool:
         return rows <= PAIR_ROWS and seqlen <= (PAIR_TOKENS if states > 1 else PAIR_TOKENS_FEW)
     if seqlen > SelectiveScanPartsFwd.window():
         is_full = states == 1 and rows > (FULL_OF_TWO if d_state == 2 else FULL)
-        return not is_full and rows * seqlen * states <= LONG_TOKENS
+        most = _tokens_of_phases(d_state, vec) if has_phases() else LONG_TOKENS
+        return not is_full and rows * seqlen * states <= most
     if states == 1:
         return d_state > 2 and rows <= FEW_OF_FOUR
     if has_tiles:
         return rows <= (FEW_SWEPT if any(shape.sweeps for shape in shapes) else FEW_ALIGNED)
-    return rows * states <= FEW_UNALIGNED
+    return rows * states <= (FEW_OF_PHASES[min(vec, 4)] if has_phases() else FEW_UNALIGNED)
 
 
-def _own_states(inputs: Inputs, shapes: Sequence[TileShape], has_copies: Callable[[], bool]) -> bool:
+def _own_states(
+    inputs: Inputs,
+    vec: int,
+    shapes: Sequence[TileShape],
+    has_copies: Callable[[], bool],
+    has_phases: Callable[[], bool],
+) -> bool:
     """Whether lanes own all of the few states of rows, and some tokens."""
     seqlen, d_state, rows = inputs.u.shape[2], inputs.d_state, _per_processor(inputs)
     is_enough = seqlen >= SHORT_TOKENS or rows <= SHORT_ROWS
+    if seqlen >= LEAST_COPIED and has_phases():
+        return rows * seqlen <= _tokens_of_phases(d_state, vec)
     if d_state == 1:
         return is_enough and (seqlen <= SHORT_LONG or rows >= FULL_OF_TWO)
     if any(shape.group > 1 for shape in shapes):

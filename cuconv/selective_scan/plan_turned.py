@@ -42,7 +42,7 @@ four, 93.6 and 85.1, and of 2045 in float32 489 and 390.
 """
 
 
-class _Copy(NamedTuple):
+class Copy(NamedTuple):
     """An array, what it is copied to, and the names of both."""
 
     array: Layout
@@ -185,7 +185,7 @@ def _copied(
     copies: dict[str, Layout] = {}
     before: list[Launch] = []
     after: list[Launch] = []
-    aligned: dict[tuple[bool, tuple[int, ...]], list[_Copy]] = {}
+    aligned: dict[tuple[bool, tuple[int, ...]], list[Copy]] = {}
     regions, scratch = {}, 0
     for name in (*read, *written):
         array: Layout | None = getattr(operands, name)
@@ -196,7 +196,7 @@ def _copied(
             return None
         copies[name] = copy = laid(array)
         in_scratch, is_read = f"turned_{name}", name in read
-        there, back = _Copy(array, copy, name, in_scratch), _Copy(copy, array, in_scratch, name)
+        there, back = Copy(array, copy, name, in_scratch), Copy(copy, array, in_scratch, name)
         # Axes counted from the last one, for B and C have groups.
         if array.strides[axis - 3] == 1:
             aligned.setdefault((is_read, array.shape), []).append(there if is_read else back)
@@ -209,7 +209,7 @@ def _copied(
         regions[in_scratch] = scratch
         scratch += _whole(copy.span[1], 1)
     for (is_read, _), of_one_shape in aligned.items():
-        (before if is_read else after).append(_aligning(of_one_shape, axis))
+        (before if is_read else after).append(aligning(of_one_shape, axis))
     return Turned(operands._replace(**copies), tuple(before), tuple(after), regions, scratch)
 
 
@@ -271,20 +271,25 @@ def copying(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> L
     return Launch(kernel, config, kernel.params.pack_numbers(**numbers), named)
 
 
-def _aligning(copies: Sequence[_Copy], axis: int) -> Launch:
-    """The launch that copies arrays of one shape to others, of all of which that axis is contiguous."""
-    *outer, n, tokens = copies[0].array.shape
+def aligning(arrays: Sequence[Copy], axis: int, *, copies: int = 1, offset: int = 0, next_copy: int = 0) -> Launch:
+    """The launch that copies arrays of one shape to others, of all of which that axis is contiguous.
+
+    Of several copies the first is `offset` elements behind the beginning of its array, and each other one `next_copy`
+    behind the one before.
+    """
+    *outer, n, tokens = arrays[0].array.shape
     length, rows, row_axis = (tokens, n, -2) if axis == TOKENS else (n, tokens, -1)
     first, second = (*outer, 1)[:2]
-    assert isinstance(copies[0].array.dtype, DType)
+    assert isinstance(arrays[0].array.dtype, DType)
     named: dict[str, str] = {}
     strides: dict[str, list[int]] = {"rows_stride": [], "aligned_stride": []}
     for i in range(MOST_ALIGNED):
-        copy = copies[i] if i < len(copies) else copies[0]._replace(name=NULL, to_name=NULL)
+        copy = arrays[i] if i < len(arrays) else arrays[0]._replace(name=NULL, to_name=NULL)
         named |= {f"rows[{i}]": copy.name, f"aligned[{i}]": copy.to_name}
         for field, layout in zip(strides, (copy.array, copy.to), strict=True):
             strides[field] += _strides_along(layout, row_axis)
-    kernel = SelectiveScanAlign(copies[0].array.dtype)
-    config, division = kernel.launch_config(len(copies), first * second * rows, length)
+    kernel = SelectiveScanAlign(arrays[0].array.dtype)
+    config, division = kernel.launch_config(len(arrays), first * second * rows, length, copies)
     known = {"row_count": fast_div(rows), "inner": fast_div(second), "length": length, **division}
+    known |= {"offset": offset, "next_copy": next_copy}
     return Launch(kernel, config, kernel.params.pack_numbers(**strides, **known), named)

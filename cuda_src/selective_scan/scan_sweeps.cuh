@@ -45,7 +45,7 @@ struct SweepScan : TileBlock<Shape, Operands> {
         float* const matrices = opaque_shared(shared.sweep.matrices[0][0][part]);
         float* const steps = opaque_shared(shared.sweep.steps[warp][0][in_warp]);
         float* const state = opaque_shared(&shared.state[local][part]);
-        int tile = kByChannel ? begin : begin / kVec * kVec, stage = 0;
+        int tile = kByChannel ? begin : Base::first_tile(begin), stage = 0;
         fetch<kHasOutput>(stage, tile, begin, end);
         Inputs inputs;
         if constexpr (!kByChannel) load_inputs(inputs, tile, begin, end);

@@ -56,7 +56,7 @@ struct TileScan : TileBlock<Shape, Operands> {
     template <bool kHasOutput, typename BeforeTile>
     __device__ __forceinline__ void walk_by_token(int begin, int end, BeforeTile before_tile) {
         constexpr bool kIsDouble = Shape::kStages > 1;
-        int tile = begin / kVec * kVec, stage = 0;
+        int tile = Base::first_tile(begin), stage = 0;
         if (kIsDouble) Base::template fetch<kHasOutput>(stage, 0, tile, end);
         Inputs inputs;
         if (kIsAhead || (kIsSoon && tile < end)) load_inputs(inputs, tile, begin, end);

@@ -4,7 +4,7 @@
 //
 // Layout: up to four arrays of (outer, inner, row) with contiguous elements of a row. A thread owns a vector of 16
 // bytes of the copy, aligned there, and loads the one or two aligned vectors that have its elements. The grid's second
-// axis is the array.
+// axis is the array, and its third one the copy of it: there may be several, which begin elsewhere in a vector.
 //
 // input_t  rows and their copies
 #include "common/fastdiv.cuh"
@@ -17,11 +17,13 @@ struct SelectiveScanAlignParams {
     void* aligned[kMostAligned];
     index_t rows_stride[3 * kMostAligned];  // two outer axes, and rows
     index_t aligned_stride[3 * kMostAligned];
-    FastDiv vectors;  // of a row
+    index_t next_copy;  // from a copy's first element to that of the next
+    FastDiv vectors;    // of a row
     FastDiv row_count;
     FastDiv inner;   // the second outer axis
     unsigned count;  // vectors of all rows
     int length;      // elements of a row
+    int offset;      // of the first copy
 };
 
 template <typename input_t>
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(Traits::kThreads) selective_scan_align_kernel(
         return outer.quotient * stride[0] + outer.remainder * stride[1] + matrix_row.remainder * stride[2];
     };
     const T* const from = static_cast<const T*>(p.rows[array]) + place(p.rows_stride);
-    T* const to = static_cast<T*>(p.aligned[array]) + place(p.aligned_stride);
+    T* const to = static_cast<T*>(p.aligned[array]) + p.offset + blockIdx.z * p.next_copy + place(p.aligned_stride);
     const auto misalignment = [](const void* at) {
         return static_cast<int>(reinterpret_cast<size_t>(at) / sizeof(T) % kVec);
     };

@@ -4,17 +4,17 @@
 // form is the last.
 //
 // Layout: u, delta, z and out (batch, dim, seqlen), B and C (batch, ngroups, d_state, seqlen), the tokens contiguous
-// and rows aligned to 16 bytes, or the channels and the states contiguous and tokens aligned; d_state up to 16, or up
-// to 256. kLanes lanes own a channel of a segment, the tokens of a row or some of its chunks, and kTokens consecutive
-// tokens each of a tile; or kParts times as many lanes, each with a part of the states. One lane of several parts walks
-// all tokens. The states before a segment are the initial ones or, when there are several, in scratch. Shared memory: B
-// and C of the tile, decay rates and states of the block's channels.
+// and a block's rows of one phase, or the channels and the states contiguous and tokens aligned; d_state up to 16, or
+// up to 256. kLanes lanes own a channel of a segment, the tokens of a row or some of its chunks, and kTokens
+// consecutive tokens each of a tile; or kParts times as many lanes, each with a part of the states. One lane of several
+// parts walks all tokens. The states before a segment are the initial ones or, when there are several, in scratch.
+// Shared memory: B and C of the tile, decay rates and states of the block's channels.
 //
 // input_t  u, delta, z, out, B and C    kLanes     lanes that share a channel's tokens    kParts  partitions of d_state
 // kAtOnce  states computed interleaved  kTokens    tokens per lane of a tile
 // kResident  blocks per multiprocessor  kByChannel channels and states are contiguous, not tokens
 // kStatesOnly  the states behind segments in place of results
-// kWide  d_state is more than 16
+// kWide  d_state is more than 16        kPhases    rows of contiguous tokens have phases, others are aligned
 #include "selective_scan/scan_segments.cuh"
 #include "selective_scan/scan_sweeps.cuh"
 
@@ -23,18 +23,18 @@ struct SelectiveScanTilesFwdParams {
 };
 
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly, bool kWide>
+          bool kStatesOnly, bool kWide, bool kPhases>
 struct SelectiveScanTilesFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kResident;
-    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide>;
+    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide, kPhases>;
     static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly, bool kWide,
+          bool kStatesOnly, bool kWide, bool kPhases,
           typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident,
-                                                        kByChannel, kStatesOnly, kWide>>
+                                                        kByChannel, kStatesOnly, kWide, kPhases>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_tiles_fwd_kernel(const SelectiveScanTilesFwdParams params) {
     using Shape = typename Traits::Shape;
@@ -42,6 +42,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ TileShared<Shape> shared;
     const ScanSegment<Shape> segment(p);
     if (kStatesOnly && segment.is_last(p)) return;
+    const int first_channel = kPhases ? segment.first_channel_of_phase(p) : segment.first_channel;
+    if (kPhases && first_channel >= p.dim) return;
     const float* states = nullptr;
     index_t channel_step = p.initial_state_stride[1], step = p.initial_state_stride[2];
     if (!kStatesOnly && p.segments.divisor > 1) {
@@ -51,11 +53,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     } else if (!kStatesOnly && p.initial_state != nullptr) {
         states = p.initial_state + segment.batch * p.initial_state_stride[0];
     }
-    ScanOf<Shape, SelectiveScanOperands> scan(
-        p, shared, segment.batch, segment.first_channel, [&](index_t channel, int n) {
-            if (states == nullptr) return 0.0f;
-            return load<1, Memory::kMutable>(states + channel * channel_step + n * step).to_float(0);
-        });
+    ScanOf<Shape, SelectiveScanOperands> scan(p, shared, segment.batch, first_channel, [&](index_t channel, int n) {
+        if (states == nullptr) return 0.0f;
+        return load<1, Memory::kMutable>(states + channel * channel_step + n * step).to_float(0);
+    });
     if constexpr (kStatesOnly) {
         scan.template walk<false>(segment.begin, segment.end, [](int) {});
         const ScanScratch scratch(p);

@@ -18,6 +18,7 @@ struct TileBlock {
     static constexpr int kOwn = Shape::kOwn;
     static constexpr int kTile = Shape::kTile;
     static constexpr bool kByChannel = Shape::kByChannel;
+    static constexpr bool kHasPhases = Shape::kHasPhases;
     // Threads that visit states together, their channels, and in how many slots they can store states at once.
     static constexpr int kStateThreads = Shape::kSweeps ? Shape::kThreads : kWarpSize;
     static constexpr int kStateChannels = kStateThreads / Shape::kGroup;
@@ -44,6 +45,7 @@ struct TileBlock {
     const Operands& p;
     TileShared<Shape>& shared;
     int first_channel;  // of the block
+    int phase;          // of its rows
     int lane;           // its number among the lanes of its part
     int part;
     int local;  // its channel's number in the block
@@ -67,13 +69,14 @@ struct TileBlock {
         : p(p_),
           shared(shared_),
           first_channel(first_channel_),
+          phase(phase_of(batch)),
           lane(static_cast<int>(threadIdx.x) % kLanes),
           part(Shape::part()),
           local(Shape::channel()),
-          channel(min(first_channel + local, p.dim - 1)),
-          is_idle(first_channel + local >= p.dim),
-          B(matrix(p.B, p.B_stride, batch), p.B_stride[Shape::kByState ? 3 : 2]),
-          C(matrix(p.C, p.C_stride, batch), p.C_stride[Shape::kByState ? 3 : 2]) {
+          channel(static_cast<int>(of_block(local))),
+          is_idle(number_of(local) >= p.dim),
+          B(matrix(p.B, p.B_stride, batch) + matrix_copy(), p.B_stride[Shape::kByState ? 3 : 2]),
+          C(matrix(p.C, p.C_stride, batch) + matrix_copy(), p.C_stride[Shape::kByState ? 3 : 2]) {
         u = row<const T>(p.u, p.u_stride, batch);
         delta = row<const T>(p.delta, p.delta_stride, batch);
         z = row<const T>(p.z, p.z_stride, batch);
@@ -118,7 +121,7 @@ struct TileBlock {
                                                  index_t step) const {
         // All 16 rounds at once would take registers from the walks of a lane that has a channel alone.
         each_state<Shape::kGroup == 1 ? 1 : kStateRounds, kTimes>([&](int, int c, int n) {
-            if (first_channel + c < p.dim) {
+            if (number_of(c) < p.dim) {
                 at[of_block(c) * channel_step + n * step] = Dtype<State>::from_float(states[c][n]);
             }
         });
@@ -148,7 +151,7 @@ struct TileBlock {
         }
         if (kTimes > 1 && slot < 0) return;
         each_state<kStateRounds, kTimes>([&](int round, int c, int n) {
-            if (first_channel + c >= p.dim) return;
+            if (number_of(c) >= p.dim) return;
             const index_t channel = of_block(c);
             store_state(p, at + channel * to.stride[1] + n * to.stride[2], own[round], factors[round],
                         channel * p.d_state + n, time);
@@ -173,7 +176,32 @@ struct TileBlock {
         }
     }
 
-    __device__ __forceinline__ index_t of_block(int c) const { return min(first_channel + c, p.dim - 1); }
+    // The number of a channel of the block, perhaps beyond the last; and then that of another one with its phase.
+    __device__ __forceinline__ int number_of(int c) const {
+        if constexpr (kHasPhases) c <<= p.phase_bits;
+        return first_channel + c;
+    }
+    __device__ __forceinline__ index_t of_block(int c) const {
+        const int number = number_of(c);
+        return kHasPhases ? (number < p.dim ? number : first_channel) : min(number, p.dim - 1);
+    }
+
+    __device__ __forceinline__ int phase_of(int batch) const {
+        if constexpr (kHasPhases) {
+            const index_t row = batch * p.u_stride[0] + first_channel * p.u_stride[1];
+            return static_cast<int>((reinterpret_cast<size_t>(p.u) / sizeof(T) + row) % kVec);
+        }
+        return 0;
+    }
+
+    // Where the first tile begins whose first token that counts is `begin`: with a vector.
+    __device__ __forceinline__ int first_tile(int begin) const { return (begin + phase) / kVec * kVec - phase; }
+
+    // Where the copy of B or C for this phase has its first token.
+    __device__ __forceinline__ index_t matrix_copy() const {
+        if constexpr (kHasPhases) return (phase - p.first_phase) * p.matrix_phase_step + phase;
+        return 0;
+    }
 
     __device__ __forceinline__ int own_offset() const { return lane * kTokens + part * kOwn; }
 

@@ -113,6 +113,8 @@ ROWS: Any = {"layout": "channel_last"}
 TURNED: Any = {**ROWS, "matrices": "by_state"}
 """Channels contiguous, and states in B and C."""
 NO_STATES = "initial_state last_state_out chunk_states_out"
+_PHASES: Any = {"without": "chunk_states_out", "processors": 1}
+"""What rows that are not aligned must not have, and so few multiprocessors that they are many."""
 
 UNIT = (
     # Every number of lanes and of states a lane, and every access, of whole rows and of segments: the last one whole,
@@ -163,6 +165,25 @@ UNIT = (
     Case(1, 3, 1030, 20, without=NO_STATES),
     Case(1, 1, 77),
     Case(2, 60, 260, 4, dtype="float16", processors=1, **ROWS),
+    # Rows that have phases: every number of them, swept and with tokens shared, blocks with channels beyond the last
+    # and with no others, groups, segments, more than 16 states, and rows whose first one is not aligned.
+    Case(1, 200, 149, **_PHASES),
+    Case(2, 70, 131, **_PHASES),
+    Case(3, 40, 77, dtype="float16", without="D z delta_bias initial_state chunk_states_out", processors=1),
+    Case(1, 30, 34, **_PHASES),
+    Case(1, 65, 267, without="chunk_states_out", processors=4),
+    Case(2, 64, 267, groups=2, **_PHASES),
+    Case(1, 128, 2050, groups=4, **_PHASES),
+    Case(2, 9, 1030, 12, dtype="float32", **_PHASES),
+    Case(3, 20, 519, 6, params="", **_PHASES),
+    Case(4, 33, 261, 3, dtype="float16", without="z last_state_out chunk_states_out", processors=1),
+    Case(2, 30, 513, 4, dtype="float32", layout="sliced_alike", **_PHASES),
+    Case(1, 40, 776, 8, dtype="float32", layout="offset_by_4", **_PHASES),
+    Case(1, 9, 2563, 3, **_PHASES),
+    Case(1, 3, 4103, 3, dtype="float32", **_PHASES),
+    Case(2, 5, 301, 40, dtype="float32", **_PHASES),
+    Case(3, 24, 300, **_PHASES),
+    Case(3, 40, 263, layout="dim_major", **_PHASES),
     # Short rows whose lanes share tokens that are not aligned: every access, number of lanes and of states, rows that
     # end in a lane and in front of one, blocks beyond the last channel, chunks, groups inside a block.
     Case(2, 3, 253, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),

@@ -39,10 +39,12 @@ from cuconv.selective_scan.plan_dense import (
     Operands,
     Segments,
     alike,
+    channels_of_blocks,
     plan,
     segments,
     tile_shapes,
     uncut,
+    with_phases,
 )
 from cuconv.selective_scan.plan_short import short_rows
 from cuconv.selective_scan.plan_varlen import Operands as PackedOperands
@@ -76,18 +78,20 @@ def operands(shape: tuple[int, int, int], d_state: int, *more: Any, **lies: Any)
 
 
 def aligned(o: Operands) -> Operands:
-    """The call that a plan has left when it has copied arrays that are not aligned."""
+    """The call that a plan has left when it has copied arrays that are not aligned, or those of rows with phases."""
     shapes = tile_shapes(o.inputs)
-    copied = None if shapes else alike(o.inputs)
-    stays = copied is None or short_rows(o.inputs, shapes, lambda: True)
+    phases = None if shapes else with_phases(o)
+    copied = None if shapes else phases or alike(o.inputs)
+    stays = copied is None or short_rows(o.inputs, shapes, lambda: True, lambda: phases is not None)
     return o if stays or copied is None else o._replace(inputs=copied.operands)
 
 
 def planned_segments(o: Operands) -> Segments:
     """The segments that a plan has, where it copies nothing."""
     shapes = tile_shapes(o.inputs)
-    has_copies = not shapes and alike(o.inputs) is not None
-    is_short = short_rows(o.inputs, shapes, lambda: has_copies)
+    has_phases = not shapes and with_phases(o) is not None
+    has_copies = has_phases or (not shapes and alike(o.inputs) is not None)
+    is_short = short_rows(o.inputs, shapes, lambda: has_copies, lambda: has_phases)
     return uncut(o.inputs) if is_short else segments(o.inputs, shapes)
 
 
@@ -149,7 +153,7 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
             assert launch.config.threads >= batch * dim * d_state
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
-        each = ceil_div(dim * kernel.group, THREADS)
+        each = ceil_div(channels_of_blocks(o.inputs, kernel), kernel.channels)
         # Where warps share states a block may take several channels one after another.
         assert n["dim_blocks"][0] == each or (isinstance(kernel, PartsKernel) and n["dim_blocks"][0] < each)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
@@ -288,14 +292,14 @@ def names_of(launches: Iterable[Launch], rows: int) -> list[str]:
         ((1, 512, 64), 16, ["parts 8 1"]),
         ((1, 1024, 64), 16, ["tiles 1 8"]),
         ((2, 768, 196), 16, ["parts 8 1"]),
-        ((8, 384, 197), 16, ["parts 16 3"]),
-        ((16, 384, 197), 16, ["parts 8 3"]),
+        ((8, 384, 197), 16, ["align", "tiles 16 1"]),
+        ((16, 384, 197), 16, ["align", "tiles 1 8"]),
         ((1, 1536, 250), 16, ["parts 8 1"]),
         ((1, 1536, 200), 16, ["tiles 8 2"]),
-        ((8, 1536, 100), 16, ["fwd"]),
+        ((8, 1536, 100), 16, ["align", "tiles 1 4"]),
         ((4, 1536, 96), 16, ["tiles 1 8"]),
-        ((64, 1536, 196), 16, ["fwd"]),
-        ((64, 1536, 197), 16, ["align", "tiles 1 2", "align"]),
+        ((64, 1536, 196), 16, ["align", "tiles 1 2"]),
+        ((64, 1536, 197), 16, ["align", "tiles 1 2"]),
         ((16, 384, 196), 8, ["parts 8 3"]),
         ((64, 3072, 96), 8, ["tiles 1 1"]),
         ((32, 1024, 1024), 8, ["tiles 4 1"]),
@@ -305,7 +309,7 @@ def names_of(launches: Iterable[Launch], rows: int) -> list[str]:
         ((4, 256, 96), 4, ["parts 16 1"]),
         ((1, 1536, 301), 4, ["parts 8 1"]),
         ((4, 1536, 500), 4, ["short 16 4"]),
-        ((8, 1536, 2047), 4, ["align", "tiles 4 1", "align"]),
+        ((8, 1536, 2047), 4, ["align", "tiles 4 1"]),
         ((64, 1536, 196), 1, ["short 8 4"]),
         ((64, 3072, 49), 1, ["short 8 4"]),
         ((4, 128, 49), 1, ["short 16 4"]),
@@ -313,7 +317,7 @@ def names_of(launches: Iterable[Launch], rows: int) -> list[str]:
         ((64, 768, 3136), 1, ["short 8 8"]),
         ((1, 1536, 2048), 1, ["short 32 8"]),
         ((1, 1536, 8192), 1, ["short 32 8"]),
-        ((8, 1536, 2047), 1, ["short 32 4"]),
+        ((8, 1536, 2047), 1, ["align", "tiles 8 1"]),
         ((1, 256, 4096), 1, ["tiles 8 1", "carry", "tiles 8 1"]),
         ((1, 1536, 2048), 2, ["short 32 4"]),
         ((8, 1536, 2048), 2, ["tiles 4 1"]),
@@ -321,7 +325,7 @@ def names_of(launches: Iterable[Launch], rows: int) -> list[str]:
         ((1, 256, 512), 16, ["parts 32 1"]),
         ((1, 256, 4096), 16, ["parts 32 1"]),
         ((1, 256, 1500), 16, ["parts 32 1"]),
-        ((1, 1536, 515), 16, ["align", "tiles 16 2", "align"]),
+        ((1, 1536, 515), 16, ["align", "tiles 16 2"]),
         ((1, 300, 1024), 16, ["tiles 16 2"]),
         ((1, 256, 512), 4, ["parts 32 1"]),
         ((1, 512, 8192), 16, ["tiles 16 2"]),

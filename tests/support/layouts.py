@@ -36,6 +36,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "last_backward_seq": ({**LAST, "backward": (0, 2)}, {**LAST, "backward": (2,)}),
     "last_backward_dim": ({**LAST, "backward": (1,)}, LAST),
     "token_major": ({"order": (2, 0, 1)}, {"order": (2, 0, 1)}),
+    "dim_major": ({"order": (1, 0, 2)}, {"order": (1, 0, 2)}),
 }
 """How x and out lie. "alike": neither is aligned, but both in the same way, so that vectors still serve."""
 

@@ -29,6 +29,14 @@ _UNALIGNED_FIRST = (
     "selective_scan_fn-1-24-262-dtype_float16-without_z_initial_state_last_state_out_chunk_states_out-layout_offset_by_4"
     "-processors_1"
 )
+_PHASES = "selective_scan_fn-1-200-149-without_chunk_states_out-processors_1"
+_PHASES_ALONE = "selective_scan_fn-1-65-267-without_chunk_states_out-processors_4"
+_PHASES_OF_ENTRIES = (
+    "selective_scan_fn-4-33-261-d_state_3-dtype_float16-without_z_last_state_out_chunk_states_out-processors_1"
+)
+_PHASES_ALIKE = (
+    "selective_scan_fn-1-40-776-d_state_8-dtype_float32-without_chunk_states_out-layout_offset_by_4-processors_1"
+)
 _UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused-processors_1"
 _FEW_STATES = "selective_scan_fn-1-35-262-d_state_3-groups_5-dtype_float16-params_-processors_1"
 _PARTS = "selective_scan_fn-2-35-43"
@@ -435,6 +443,69 @@ MUTANTS = (
         "outer.quotient * stride[0]",
         "0 * stride[0]",
         (_UNALIGNED,),
+    ),
+    Mutant(
+        "A block has neighbouring channels of different phases.",
+        "selective_scan/tile_block.cuh",
+        "        if constexpr (kHasPhases) c <<= p.phase_bits;",
+        "",
+        (_PHASES,),
+    ),
+    Mutant(
+        "Channels beyond the last are those of another phase.",
+        "selective_scan/tile_block.cuh",
+        "return kHasPhases ? (number < p.dim ? number : first_channel) : min(number, p.dim - 1);",
+        "return min(number, p.dim - 1);",
+        (_PHASES,),
+    ),
+    Mutant(
+        "Blocks of no channels go on.",
+        "selective_scan/selective_scan_tiles_fwd.cu",
+        "    if (kPhases && first_channel >= p.dim) return;",
+        "",
+        (_PHASES_ALONE,),
+    ),
+    Mutant(
+        "Every entry of a batch has the phases of the first one.",
+        "selective_scan/tile_block.cuh",
+        "const index_t row = batch * p.u_stride[0] +",
+        "const index_t row =",
+        (_PHASES_OF_ENTRIES,),
+    ),
+    Mutant(
+        "Tiles of rows with phases begin with a multiple of a vector's tokens.",
+        "selective_scan/tile_block.cuh",
+        "return (begin + phase) / kVec * kVec - phase;",
+        "return begin / kVec * kVec;",
+        (_PHASES,),
+    ),
+    Mutant(
+        "Copies of B and C are taken to begin with a vector.",
+        "selective_scan/tile_block.cuh",
+        "* p.matrix_phase_step + phase;",
+        "* p.matrix_phase_step;",
+        (_PHASES,),
+    ),
+    Mutant(
+        "Copies of B and C are counted from phase 0.",
+        "selective_scan/tile_block.cuh",
+        "(phase - p.first_phase) *",
+        "phase *",
+        (_PHASES_ALIKE,),
+    ),
+    Mutant(
+        "All copies of an array go to the same place.",
+        "selective_scan/selective_scan_align.cu",
+        " + blockIdx.z * p.next_copy",
+        "",
+        (_PHASES,),
+    ),
+    Mutant(
+        "The first copy begins with a vector.",
+        "selective_scan/selective_scan_align.cu",
+        " + p.offset",
+        "",
+        (_PHASES_ALIKE,),
     ),
     Mutant(
         "Short rows of few states go on through what lies behind the last token.",
