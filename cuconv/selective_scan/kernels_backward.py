@@ -92,11 +92,13 @@ class SelectiveScanBwdOverlapped(Kernel):
 
     input_t: DType
     many_states: bool
+    vec: int
+    """2, or 1 where rows begin at any element."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdOverlapped]:
-        for input_t, many_states in product(FLOATS, (False, True)):
-            yield cls(input_t, many_states)
+        for input_t, many_states, vec in product(FLOATS, (False, True), (1, 2)):
+            yield cls(input_t, many_states, vec)
 
     @property
     def resident(self) -> int:
@@ -107,7 +109,8 @@ class SelectiveScanBwdOverlapped(Kernel):
     def dynamic_bytes(self) -> int:
         """What blocks keep of matrices, of neighbouring channels and of states that have been taken."""
         size = "Half" if self.input_t.itemsize == 2 else "Float"
-        return self.constants[f"k{size}Bytes"] + self.constants[f"k{size}SumsBytes"] * self.many_states
+        of_one = "OfOne" if self.vec == 1 and size == "Half" else ""
+        return self.constants[f"k{size}Bytes{of_one}"] + self.constants[f"k{size}SumsBytes"] * self.many_states
 
 
 @dataclass(frozen=True)

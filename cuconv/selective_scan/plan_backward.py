@@ -224,6 +224,30 @@ class BackwardOperands(NamedTuple):
         kernel = self.kernel
         return not kernel.vec and not kernel.by_channel
 
+    @property
+    def has_words(self) -> bool:
+        """Whether rows can be read by words of two tokens: they begin with the same half of one in all arrays, and
+        where it is the second one, the first is the end of another row.
+        """
+        if self.u.itemsize == FLOAT32.itemsize:
+            return True
+        batch, dim, tokens = self.u.shape
+
+        def steps(row: Layout) -> tuple[int, int]:
+            return (row.strides[0] if batch > 1 else 0), (row.strides[1] if dim > 1 else 0)
+
+        def is_readable(row: Layout) -> bool:
+            of_batch, of_dim = steps(row)
+            return row.first % 2 == 0 and (
+                (of_batch % 2 == 0 and of_dim % 2 == 0)
+                or (of_dim == tokens and (of_batch % 2 == 0 or of_batch == dim * tokens))
+                or (of_batch == tokens and (of_dim % 2 == 0 or of_dim == batch * tokens))
+            )
+
+        rows = [row for row in (self.u, self.delta, self.dout, self.z) if row is not None]
+        alike = {tuple(step % 2 for step in steps(row)) for row in rows}
+        return len(alike) == 1 and all(map(is_readable, rows))
+
     def _kernel(self, *, by_channel: bool, shares_chunks: bool) -> SelectiveScanBwd:
         # Packed sequences with chunks of their own begin anywhere.
         most = 2 if self.query_start_loc is None or shares_chunks else 1
@@ -390,8 +414,9 @@ def _kernel(o: BackwardOperands) -> Kernels:
         return special
     kernel = o.kernel
     # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
-    if kernel.vec == 2 and not kernel.shares_chunks and o.z is not None:
-        overlapped = SelectiveScanBwdOverlapped(o.input_t, kernel.many_states)
+    is_possible = kernel.vec == 2 or (kernel.vec == 1 and not o.is_packed and o.has_words)
+    if is_possible and not kernel.shares_chunks and o.z is not None:
+        overlapped = SelectiveScanBwdOverlapped(o.input_t, kernel.many_states, kernel.vec)
         # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
         if has_shared_memory(o.u.device, overlapped.resident * overlapped.dynamic_bytes):
             return overlapped

@@ -124,7 +124,10 @@ struct OwnRows {
     template <typename Turn>
     __device__ __forceinline__ void clear(Turn& turn) const {
 #pragma unroll
-        for (int array = 0; array < 4; ++array) { ::store(turn.ahead[array] + own_token(), Vec<T, 2>::zero()); }
+        for (int array = 0; array < 4; ++array) {
+            ::store(turn.ahead[array] + own_token(), Vec<T, 2>::zero());
+            if (kHasHalves && thread == 0) ::store(turn.ahead[array] + kChunk, Vec<T, 2>::zero());
+        }
     }
 
     // Loads those of the i-th channel.
@@ -189,6 +192,11 @@ struct OwnRows {
         if (kBranches && from == nullptr) return;
         T* const to = turn.ahead[array] + first;
         const int end = !kBranches && from == nullptr ? 0 : live;
+        if constexpr (kVec == 1) {
+            fetch_words(to, from, first, end);
+            from += (&shared.u)[array].channel_step;
+            return;
+        }
         if (!kBranches || live == kChunk) {
 #pragma unroll
             for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
@@ -202,13 +210,14 @@ struct OwnRows {
         from += (&shared.u)[array].channel_step;
     }
 
-    // Those fetched, which have arrived.
+    // Those of the i-th channel that have been fetched and have arrived.
     template <typename Turn>
-    __device__ __forceinline__ void take_fetched(OwnTokens<T>& own, const Turn& turn) const {
-        own.u = fetched(turn, 0);
-        own.delta = fetched(turn, 1);
-        own.dout = fetched(turn, 2);
-        own.z = fetched(turn, 3);
+    __device__ __forceinline__ void take_fetched(OwnTokens<T>& own, const Turn& turn, int i = 0) const {
+        const bool is_odd = kHasHalves && is_odd_element(shared.u.place(i, 0, 1));
+        own.u = fetched(turn, 0, is_odd);
+        own.delta = fetched(turn, 1, is_odd);
+        own.dout = fetched(turn, 2, is_odd);
+        own.z = fetched(turn, 3, is_odd);
         drop_padding(own);
     }
 
@@ -319,9 +328,39 @@ struct OwnRows {
         }
     }
 
+    // Whether words of two halves are fetched, of rows that begin with the second half of one in some channels.
+    static constexpr bool kHasHalves = kIsAhead && kVec == 1 && sizeof(T) == 2;
+    __device__ __forceinline__ static bool is_odd_element(const T* at) {
+        return reinterpret_cast<size_t>(at) / sizeof(T) % 2 != 0;
+    }
+
+    // Starts to bring this lane's words of a row whose tokens before `end` exist, from the token `first` on that `from`
+    // is at. Behind them shared memory has zeros: rows have an odd number of tokens where some begin with a word and
+    // others do not, and so as many words. The half in front of an odd element is another row's.
+    __device__ __forceinline__ static void fetch_words(T* to, const T* from, int first, int end) {
+        constexpr int kTokens = 4 / static_cast<int>(sizeof(T));
+        const int odd = kHasHalves && is_odd_element(from) ? 1 : 0;
+        const auto copy = [&](int part) {
+            const int count = min(end - (first + part - odd), kTokens);
+            if (count > 0) copy_front_async<4>(to + part, from + part - odd, count * static_cast<int>(sizeof(T)));
+        };
+#pragma unroll
+        for (int part = 0; part < kChunk; part += 2 * kWarpSize) {
+#pragma unroll
+            for (int i = 0; i < 2; i += kTokens) copy(part + i);
+        }
+        if (kHasHalves && first == 0) copy(kChunk);
+    }
+
     template <typename Turn>
-    __device__ __forceinline__ Vec<T, 2> fetched(const Turn& turn, int array) const {
-        return ::load<2, Memory::kMutable>(turn.ahead[array] + own_token());
+    __device__ __forceinline__ Vec<T, 2> fetched(const Turn& turn, int array, bool is_odd) const {
+        const T* const at = turn.ahead[array] + own_token();
+        auto tokens = ::load<2, Memory::kMutable>(at);
+        if constexpr (kHasHalves) {
+            const unsigned behind = ::load<2, Memory::kMutable>(at + 2).words[0];
+            tokens.words[0] = __byte_perm(tokens.words[0], behind, is_odd ? 0x5432u : 0x3210u);
+        }
+        return tokens;
     }
 
     __device__ __forceinline__ void load(const ChunkRows<const T>& rows, index_t step, Vec<T, 2>& values, int i) const {

@@ -12,6 +12,7 @@
 //
 // input_t  u, delta, z, dout, B and C, and their gradients; z is not null
 // kManyStates  whether d_state exceeds 16
+// kVec  tokens per access of rows: 2, or 1 where they begin at any element, as u does in each channel
 #include "selective_scan/scan_bwd_numbers.cuh"
 #include "selective_scan/scan_bwd_states.cuh"
 #include "selective_scan/scan_bwd_tokens.cuh"
@@ -21,9 +22,11 @@ struct SelectiveScanBwdOverlappedParams {
 };
 
 // What a channel has in shared memory, from the fetch of its tokens until they are finished.
-template <typename Shape>
+template <typename Shape, int kVec>
 struct ChannelTurn {
     using T = typename Shape::input_t;
+    // Words of two halves may begin with a token that is in front of the chunk.
+    static constexpr int kAhead = kChunk + (kVec == 1 && sizeof(T) == 2 ? 2 : 0);
     struct Warp {
         float sums[3][Shape::kSumsRow];
     };
@@ -31,7 +34,7 @@ struct ChannelTurn {
     alignas(16) float dt_u[Shape::kRow];
     alignas(16) float gy[Shape::kRow];
     alignas(16) Warp warps[Shape::kWarps];
-    alignas(16) T ahead[4][kChunk];
+    alignas(16) T ahead[4][kAhead];
     // OwnEnds of all threads.
     alignas(16) float slope[kChunk];
     alignas(16) float dresult[kChunk];
@@ -55,7 +58,7 @@ struct ChannelTurn {
     }
 };
 
-template <typename Shape>
+template <typename Shape, int kVec>
 struct OverlappedShared {
     using T = typename Shape::input_t;
     struct Warp {
@@ -64,31 +67,33 @@ struct OverlappedShared {
     alignas(16) T B[kBlockStates][kChunk];
     alignas(16) T C[kBlockStates][kChunk];
     alignas(16) Warp warps[Shape::kWarps];
-    ChannelTurn<Shape> turns[2];
+    ChannelTurn<Shape, kVec> turns[2];
     ChunkRows<const T> u, delta, dout, z;
     ChunkRows<T> du, ddelta, dz;
     unsigned number;
 };
 
-template <typename input_t, bool kManyStates>
+template <typename input_t, bool kManyStates, int kVec>
 struct SelectiveScanBwdOverlappedTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = 2;
     using Shape = ChunkShape<input_t>;
-    using Shared = OverlappedShared<Shape>;
+    using Shared = OverlappedShared<Shape, kVec>;
     // Channels that are walked for 16 states before the next ones are: as many as there is room for.
     static constexpr int kGroup = sizeof(input_t) == 2 ? 12 : 6;
     // Dynamic shared memory: Shared by the size of elements, and GroupSums of kManyStates.
     static constexpr int kHalfBytes = 67584;
+    static constexpr int kHalfBytesOfOne = 67616;  // with kVec 1
     static constexpr int kFloatBytes = 87552;
     static constexpr int kHalfSumsBytes = 36864;
     static constexpr int kFloatSumsBytes = 18432;
     static_assert(kThreads == Shape::kThreads);
-    static_assert((sizeof(input_t) == 2 ? kHalfBytes : kFloatBytes) == sizeof(Shared));
+    static_assert((sizeof(input_t) == 4 ? kFloatBytes : kVec == 1 ? kHalfBytesOfOne : kHalfBytes) == sizeof(Shared));
     static_assert((sizeof(input_t) == 2 ? kHalfSumsBytes : kFloatSumsBytes) == sizeof(GroupSums<kGroup>));
 };
 
-template <typename input_t, bool kManyStates, typename Traits = SelectiveScanBwdOverlappedTraits<input_t, kManyStates>>
+template <typename input_t, bool kManyStates, int kVec,
+          typename Traits = SelectiveScanBwdOverlappedTraits<input_t, kManyStates, kVec>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_bwd_overlapped_kernel(const SelectiveScanBwdOverlappedParams params) {
     using Shape = typename Traits::Shape;
@@ -106,7 +111,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     // In a register: read again and again, the special register is a wait each time.
     const int thread = opaque(static_cast<int>(threadIdx.x)), lane = thread % kWarpSize, warp = thread / kWarpSize;
     const int own_token = thread * Shape::kOwn;
-    const OwnRows<Shape, Shared, 2, true, false, false> rows = {p, shared, tokens.live, tokens.stored, thread};
+    const OwnRows<Shape, Shared, kVec, true, false, false> rows = {p, shared, tokens.live, tokens.stored, thread};
     rows.begin(share, tokens);
     rows.clear(shared.turns[0]);
     rows.clear(shared.turns[1]);
@@ -168,7 +173,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
         scan.take(lane, links);
         // In front of the first channel this finishes what nothing looks at, and behind the last one it prepares such.
         other->take(ends, own_token);
-        rows.take_fetched(own, *other);
+        rows.take_fetched(own, *other, next.channel);
         rows.finish(*other, ends, before.channel, D, token_sums.parts[kStates], token_sums.parts[kStates + 1],
                     kManyStates ? kept->of[max(before.channel, 0) % Traits::kGroup] : nullptr, before.first_state == 0,
                     steps.is_last(before));

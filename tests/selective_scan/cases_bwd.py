@@ -79,6 +79,16 @@ UNIT = (
     Case(2, 6, 300, groups=2, **ROWS),
     Case(1, 3, 700, 7, dtype="float16", layout="spaced", matrices="transposed", others="strided"),
     Case(1, 2, 300, dtype="float32", layout="backward_seq", matrices="backward", others="backward"),
+    # Rows that begin at any element, by words of two tokens: chunks of one token, of a few and of all, entries and
+    # groups that begin elsewhere, many states, floats; and rows with something else in front of them.
+    Case(2, 5, 519),
+    Case(3, 7, 257, without="D chunk_states"),
+    Case(1, 9, 511, 12, dtype="float16", without="initial_state dlast_state"),
+    Case(3, 6, 259, groups=2, layout="dim_major"),
+    Case(1, 7, 275, 40, groups=1, without="chunk_states", processors=1),
+    Case(1, 14, 259, 33, dtype="float16", processors=1),
+    Case(2, 3, 601, dtype="float32", without="delta_bias"),
+    Case(1, 4, 259, layout="sliced_alike"),
     # Constants, and more states than a block has under way.
     Case(1, 5, 300, constants="B", without="chunk_states"),
     Case(1, 4, 260, 8, 2, constants="C", params="", dtype="float16"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +15,10 @@ from cuconv.runtime import machine
 from cuconv.runtime.abstract import AbstractArray, launches_of
 from cuconv.runtime.dtypes import BFLOAT16
 from cuconv.runtime.plan import Launch
-from cuconv.selective_scan.kernels_backward import LANE_TOKENS, SelectiveScanBwdShort
+from cuconv.selective_scan.kernels_backward import LANE_TOKENS, SelectiveScanBwdOverlapped, SelectiveScanBwdShort
 from tests.cases import numbers_of
+from tests.selective_scan.cases_bwd import Case
+from tests.support.layouts import LAYOUTS
 from tests.support.plans import assert_launchable
 
 PROCESSORS = 132
@@ -34,6 +38,34 @@ def shape_of(launch: Launch) -> tuple[int, int, int] | None:
     """The tokens an access, states and lanes of rows side by side; None of other kernels."""
     kernel = launch.kernel
     return (kernel.vec, kernel.states, kernel.lanes) if isinstance(kernel, SelectiveScanBwdShort) else None
+
+
+def words_of(launches: Iterable[Launch]) -> list[Any]:
+    """The kernels that read rows by words of two tokens, wherever they begin."""
+    overlapped = (each.kernel for each in launches if isinstance(each.kernel, SelectiveScanBwdOverlapped))
+    return [kernel for kernel in overlapped if kernel.vec == 1]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(1, 7, 259), (3, 6, 259), (2, 5, 300)])
+def test_the_token_in_front_of_a_row_is_one_of_the_array(shape: tuple[int, int, int], layout: str) -> None:
+    """Where rows are read by words of two tokens, one that begins inside of one."""
+    case = Case(*shape, layout=layout)
+    # Of others there are copies.
+    if not words_of(case.launches()) or case.placements()["u"].layout.strides[2] != 1:
+        return
+    for name in ("u", "delta", "z", "dout"):
+        lies = case.placements()[name].layout
+        rows = np.add.outer(*(np.arange(n) * step for n, step in zip(lies.shape[:2], lies.strides[:2], strict=True)))
+        elements = {int(each) for row in rows.flat for each in row + np.arange(lies.shape[2])}
+        assert all(int(row) - 1 in elements for row in rows.flat if (lies.first + row) % 2)
+
+
+def test_rows_of_an_odd_number_of_tokens_are_read_by_words() -> None:
+    """Those of contiguous arrays of either order, and of halves of one."""
+    for layout in ("channel_first", "dim_major"):
+        assert words_of(Case(3, 6, 259, layout=layout).launches())
+    assert not words_of(Case(3, 6, 259, layout="offset_by_1").launches())
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import cuconv
+from tests import emulator
 from tests.selective_scan import cases_varlen_bwd
 from tests.selective_scan.cases_bwd import Case
 from tests.support.compare import assert_same_bits
 from tests.support.placement import Array
-from tests.support.runners import on_gpu
+from tests.support.runners import Runner, emulated, on_gpu
 
 PARAMETERS = ("A", "D", "delta_bias")
 ROWS = ("u", "delta", "B", "C", "z", "dout")
@@ -82,6 +83,33 @@ def test_sums_over_no_tokens_are_zeros(shape: tuple[int, int, int]) -> None:
     found = gradients(Case(*shape, dtype="float32").inputs())
     for name in ("dA", "dD", "ddelta_bias"):
         np.testing.assert_array_equal(found[name], 0.0)
+
+
+OF_CHANNELS = (
+    # Tokens of a channel take the place of those of another one: pairs, words of rows that begin anywhere, and channels
+    # that are walked again and again for some of their states.
+    Case(1, 7, 260),
+    Case(1, 7, 259),
+    Case(2, 6, 261, dtype="float32"),
+    Case(1, 7, 259, 40, without="chunk_states"),
+    Case(1, 7, 259, layout="sliced_alike"),
+)
+
+
+@pytest.mark.parametrize("run", [emulated, pytest.param(on_gpu, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("case", OF_CHANNELS, ids=lambda case: case.id)
+def test_nan_in_a_channel_stays_there(case: Case, run: Runner) -> None:
+    """In its last token: where other rows end, shared memory may have it still."""
+    if run is emulated and (reason := emulator.available()) is not None:
+        pytest.skip(reason)
+    values = case.inputs()
+    whole = run(case, values)
+    values["u"][-1, 2, -1] = values["dout"][-1, 2, -1] = np.nan
+    found = run(case, values)
+    for name in ("du", "ddelta", "dz"):
+        for channel in range(case.dim):
+            if channel != 2:
+                assert_same_bits(found[name][-1, channel], whole[name][-1, channel], name)
 
 
 DETERMINISTIC = (

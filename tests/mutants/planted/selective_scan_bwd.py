@@ -6,6 +6,8 @@ from tests.mutants import Mutant
 from tests.mutants.planted.ids import SCAN_BWD_FLOAT
 
 _SCAN_BWD = "selective_scan_bwd-2-3-514-without_chunk_states"
+_WORDS = "selective_scan_bwd-2-5-519"
+_WORDS_OF_ENTRIES = "selective_scan_bwd-1-9-511-d_state_12-dtype_float16-without_initial_state_dlast_state"
 _SCAN_BWD_SWEPT = "selective_scan_bwd-3-40-264-without_chunk_states-processors_1"
 _SCAN_BWD_MANY = "selective_scan_bwd-1-3-264-d_state_20"
 _SCAN_BWD_MANY_UNGATED = "selective_scan_bwd-1-3-272-d_state_20-without_z_chunk_states"
@@ -315,6 +317,27 @@ MUTANTS = (
         "        wait_for_copies();\n        __syncthreads();\n        auto* const done",
         "        __syncthreads();\n        auto* const done",
         (_SCAN_BWD,),
+    ),
+    Mutant(
+        "Words of two tokens are taken to begin with a token of an even number.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "is_odd ? 0x5432u : 0x3210u",
+        "0x3210u",
+        (_WORDS,),
+    ),
+    Mutant(
+        "The last token of a whole chunk is not fetched where words begin with the token in front.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "if (kHasHalves && first == 0) copy(kChunk);",
+        "",
+        (_WORDS_OF_ENTRIES,),
+    ),
+    Mutant(
+        "Words behind a row's last token are fetched.",
+        "selective_scan/scan_bwd_tokens.cuh",
+        "min(end - (first + part - odd), kTokens)",
+        "min(end + 1 - (first + part - odd), kTokens)",
+        (_WORDS,),
     ),
     Mutant(
         "Warps do not wait for each other between a channel and the next one.",
