@@ -308,6 +308,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
     """Whether channels have more than 16 states."""
     phases: bool = False
     """Whether rows of contiguous tokens have phases; without, they are aligned."""
+    keeps: bool = False
+    """Whether states before chunks are kept of rows that have phases. Of others they may always be."""
 
     @property
     def group(self) -> int:
@@ -315,13 +317,15 @@ class SelectiveScanTilesFwd(SegmentKernel):
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanTilesFwd]:
-        for input_t, (by_channel, phases) in product(FLOATS, ((False, False), (False, True), (True, False))):
+        rows = ((True, False, False), (False, False, False), (False, True, False), (False, True, True))
+        for input_t, (by_channel, phases, keeps) in product(FLOATS, rows):
             for shape in TILE_TIMES:
                 if shape.fits(input_t, 0, MAX_TOKENS) and shape.has_room(by_channel=by_channel):
-                    yield cls(input_t, *shape, by_channel, states_only=False, phases=phases)
-            yield cls(input_t, *CUT, by_channel, states_only=True, phases=phases)
+                    yield cls(input_t, *shape, by_channel, states_only=False, phases=phases, keeps=keeps)
+            if not keeps:
+                yield cls(input_t, *CUT, by_channel, states_only=True, phases=phases)
             for shape in wide_shapes(input_t, by_channel=by_channel):
-                yield cls(input_t, *shape, by_channel, states_only=False, wide=True, phases=phases)
+                yield cls(input_t, *shape, by_channel, states_only=False, wide=True, phases=phases, keeps=keeps)
 
 
 @dataclass(frozen=True)

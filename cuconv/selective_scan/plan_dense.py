@@ -127,7 +127,7 @@ def plan(o: Operands) -> Plan:
         return copied.joined(plan(o._replace(inputs=copied.operands)))
     else:
         cut = segments(o.inputs, shapes)
-        scan, states_only = _kernels(o.inputs, shapes, cut)
+        scan, states_only = _kernels(o, shapes, cut)
     config, division = scan.launch_config(channels_of_blocks(o.inputs, scan), batch * cut.per_row, rounds)
     known = {**numbers(o.inputs), **_segment_numbers(o, cut), **division}
     last = Launch(scan, config, scan.params.pack_numbers(**known))
@@ -148,8 +148,7 @@ def with_phases(o: Operands) -> Turned | None:
     """The inputs where rows have phases; None where they cannot, or where another kernel is quicker."""
     batch, dim, seqlen = o.inputs.u.shape
     is_few = batch * dim <= PAIR_ROWS * multiprocessors(o.inputs.u.device)
-    # Where rows have phases tiles do not begin with chunks.
-    if o.chunk_states is not None or (is_few and o.inputs.d_state <= max_tile_states()):
+    if is_few and o.inputs.d_state <= max_tile_states():
         return None
 
     def are_quicker(inputs: Inputs) -> bool:
@@ -167,13 +166,17 @@ def alike(inputs: Inputs) -> Turned | None:
     return turned_inputs(inputs, batch, tile_shapes, COPIED if has_sweeps else None)
 
 
-def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:
+def _kernels(o: Operands, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:
     """The kernel that writes the results, and the one that writes the states behind segments."""
-    dtype, has_phases = input_dtype(inputs), inputs.phases is not None
+    inputs, has_phases = o.inputs, o.inputs.phases is not None
+    dtype = input_dtype(inputs)
+    keeps = has_phases and o.chunk_states is not None
     wide = wide_shape(inputs, inputs.u.shape[0])
     if wide is not None:
         shape, by_channel = wide
-        scan = SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False, wide=True, phases=has_phases)
+        scan = SelectiveScanTilesFwd(
+            dtype, *shape, by_channel, states_only=False, wide=True, phases=has_phases, keeps=keeps
+        )
         return scan, scan
     if shapes:
         batch, processors = inputs.u.shape[0], multiprocessors(inputs.u.device)
@@ -185,7 +188,7 @@ def _kernels(inputs: Inputs, shapes: list[TileShape], cut: Segments) -> tuple[Se
         quickest = min(shapes, key=time)
         shape = CUT if cut.per_row > 1 else quickest
         return (
-            SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False, phases=has_phases),
+            SelectiveScanTilesFwd(dtype, *shape, by_channel, states_only=False, phases=has_phases, keeps=keeps),
             SelectiveScanTilesFwd(dtype, *CUT, by_channel, states_only=True, phases=has_phases),
         )
     lanes, states = lanes_for(inputs.d_state)

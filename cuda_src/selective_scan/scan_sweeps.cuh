@@ -148,6 +148,15 @@ struct SweepScan : TileBlock<Shape, Operands> {
         if (kIsQuantised<State> && first == 0) *to.scale(slot, own) = scale_of_factor(factor);
     }
 
+    // Keeps them as those before a token.
+    static constexpr int kKeepsEvery = Shape::kKeepsEvery;
+    __device__ __forceinline__ void keep_own(const float* states, int token) const {
+        if (is_idle) return;
+        float* const kept = Base::kept_states(token) + part * p.chunk_states_stride[3];
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) kept[s * kParts * p.chunk_states_stride[3]] = states[s * kParts];
+    }
+
  private:
     __device__ __forceinline__ static void keep_states(float* to, const float (&h)[kStates]) {
 #pragma unroll

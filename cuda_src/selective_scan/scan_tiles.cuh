@@ -17,7 +17,7 @@ struct TileScan : TileBlock<Shape, Operands> {
     using Base::is_whole, Base::own_offset, Base::store_rows;
     using Base::kByChannel;
     using Base::kVec, Base::kTokens, Base::kLanes, Base::kParts, Base::kOwn;
-    using Base::p, Base::shared, Base::first_channel, Base::lane, Base::part, Base::local, Base::is_idle;
+    using Base::p, Base::shared, Base::first_channel, Base::phase, Base::lane, Base::part, Base::local, Base::is_idle;
     using Base::u, Base::delta, Base::z, Base::out, Base::B, Base::C, Base::D, Base::bias;
     static constexpr int kAtOnce = Shape::kAtOnce;
     static constexpr bool kTakes = Shape::kTakes;
@@ -322,6 +322,33 @@ struct TileScan : TileBlock<Shape, Operands> {
         }
     }
 
+    // Keeps the states before token `token`, by its phase behind the first one of a tile: `count` of them from `first`
+    // on. Each lane of a channel does so for some. They are advanced when all lanes have met in a shuffle.
+    __device__ __forceinline__ void keep_states(int token, int stage, int first, int count,
+                                                const TileTokens<Shape>& tokens) const {
+        constexpr int kMost = kVec - 1;
+        const int own = lane_id() % Shape::kGroup, first_lane = lane_id() - own;
+        float dt[kMost], dt_u[kMost];
+#pragma unroll
+        for (int t = 0; t < kMost; ++t) {
+            dt[t] = from_lane(tokens.dt[t], first_lane);
+            dt_u[t] = from_lane(tokens.dt_u[t], first_lane);
+        }
+        float* const kept = Base::kept_states(token);
+#pragma unroll 1
+        for (int n = own; n < count; n += Shape::kGroup) {
+            const float rate = shared.rate[local][first + n];
+            float h = shared.state[local][first + n];
+            const auto b = load<kVec, Memory::kMutable>(shared.B[stage][n][0][TileShared<Shape>::column(0, 0)]);
+#pragma unroll
+            for (int t = 0; t < kMost; ++t) {
+                const float next = fmaf(h, exp2_approx(dt[t] * rate), dt_u[t] * b.to_float(t));
+                h = t < phase ? next : h;
+            }
+            if (!is_idle) kept[(first + n) * p.chunk_states_stride[3]] = h;
+        }
+    }
+
     // Scans one tile; tokens outside `begin` to `end` - 1 do not count. B and C are there for the first kStates states;
     // bring(first) has to bring those of others, and may change the stage. Rows are in stage `rows`. Calls load_next()
     // once, and meanwhile() between states.
@@ -349,6 +376,10 @@ struct TileScan : TileBlock<Shape, Operands> {
         steps += tokens.sum;
         for (int at = 0;;) {
             const int count = Shape::kIsWide ? min(p.d_state - at, Shape::kStates) : p.d_state;
+            if constexpr (Shape::kKeepsEvery > 0) {
+                const int token = tile + phase;
+                if (token % Shape::kKeepsEvery == 0) keep_states(token, stage, at, count, tokens);
+            }
             if (kTakes && takers != 0) {
                 const int place = __popc(takers & ((1u << lane) - 1));
                 // Opaque, or else it is computed again for every state.

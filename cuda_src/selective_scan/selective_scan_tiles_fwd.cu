@@ -15,6 +15,7 @@
 // kResident  blocks per multiprocessor  kByChannel channels and states are contiguous, not tokens
 // kStatesOnly  the states behind segments in place of results
 // kWide  d_state is more than 16        kPhases    rows of contiguous tokens have phases, others are aligned
+// kKeeps  states before chunks are kept of rows that have phases
 #include "selective_scan/scan_segments.cuh"
 #include "selective_scan/scan_sweeps.cuh"
 
@@ -22,19 +23,39 @@ struct SelectiveScanTilesFwdParams {
     SelectiveScanOperands operands;
 };
 
+// The chunks of a row whose states sweeps keep.
+struct KeptChunks {
+    static constexpr bool kExist = true;
+    static constexpr int kNone = 0x7fffff00;  // no token, also counted from in front of a row
+
+    int begin;
+    int end;
+
+    // The token in front of which the next states are kept: the first one of a chunk, or none.
+    __device__ __forceinline__ int next() const { return begin; }
+
+    template <typename Scan>
+    __device__ __forceinline__ int store(const Scan& scan, const float* states, int token) const {
+        scan.keep_own(states, token);
+        const int next = token + Scan::kKeepsEvery;
+        return next < end ? next : kNone;
+    }
+};
+
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly, bool kWide, bool kPhases>
+          bool kStatesOnly, bool kWide, bool kPhases, bool kKeeps>
 struct SelectiveScanTilesFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kResident;
-    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide, kPhases>;
+    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide, kPhases,
+                            kKeeps ? ScanSegment<void>::kChunk : 0>;
     static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly, bool kWide, bool kPhases,
+          bool kStatesOnly, bool kWide, bool kPhases, bool kKeeps,
           typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident,
-                                                        kByChannel, kStatesOnly, kWide, kPhases>>
+                                                        kByChannel, kStatesOnly, kWide, kPhases, kKeeps>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_tiles_fwd_kernel(const SelectiveScanTilesFwdParams params) {
     using Shape = typename Traits::Shape;
@@ -66,13 +87,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
             *scratch.step(p, segment.batch, segment.number, scan.channel) = steps;
         }
     } else {
-        scan.template walk<true>(segment.begin, segment.end, [&](int token) {
-            if (p.chunk_states == nullptr || token % segment.kChunk != 0) return;
+        const auto before_tile = [&](int token) {
+            if (kPhases || p.chunk_states == nullptr || token % segment.kChunk != 0) return;
             scan.wait_for_states();
             const index_t* const stride = p.chunk_states_stride;
             float* const kept = p.chunk_states + segment.batch * stride[0] + token / segment.kChunk * stride[1];
             scan.store_states(kept, stride[2], stride[3]);
-        });
+        };
+        if constexpr (kKeeps && Shape::kSweeps) {
+            scan.template walk<true>(segment.begin, segment.end, before_tile, KeptChunks{segment.begin, segment.end});
+        } else {
+            scan.template walk<true>(segment.begin, segment.end, before_tile);
+        }
         if (p.last_state != nullptr && segment.is_last(p)) {
             const index_t* const stride = p.last_state_stride;
             scan.store_states(p.last_state + segment.batch * stride[0], stride[1], stride[2]);

@@ -44,6 +44,7 @@ struct TileBlock {
 
     const Operands& p;
     TileShared<Shape>& shared;
+    int batch;
     int first_channel;  // of the block
     int phase;          // of its rows
     int lane;           // its number among the lanes of its part
@@ -64,23 +65,24 @@ struct TileBlock {
 
     // States begin with what begins(channel, n) returns.
     template <typename Begins>
-    __device__ __forceinline__ TileBlock(const Operands& p_, TileShared<Shape>& shared_, int batch, int first_channel_,
+    __device__ __forceinline__ TileBlock(const Operands& p_, TileShared<Shape>& shared_, int batch_, int first_channel_,
                                          Begins begins)
         : p(p_),
           shared(shared_),
+          batch(batch_),
           first_channel(first_channel_),
-          phase(phase_of(batch)),
+          phase(phase_of()),
           lane(static_cast<int>(threadIdx.x) % kLanes),
           part(Shape::part()),
           local(Shape::channel()),
           channel(static_cast<int>(of_block(local))),
           is_idle(number_of(local) >= p.dim),
-          B(matrix(p.B, p.B_stride, batch) + matrix_copy(), p.B_stride[Shape::kByState ? 3 : 2]),
-          C(matrix(p.C, p.C_stride, batch) + matrix_copy(), p.C_stride[Shape::kByState ? 3 : 2]) {
-        u = row<const T>(p.u, p.u_stride, batch);
-        delta = row<const T>(p.delta, p.delta_stride, batch);
-        z = row<const T>(p.z, p.z_stride, batch);
-        out = row<T>(p.out, p.out_stride, batch);
+          B(matrix(p.B, p.B_stride) + matrix_copy(), p.B_stride[Shape::kByState ? 3 : 2]),
+          C(matrix(p.C, p.C_stride) + matrix_copy(), p.C_stride[Shape::kByState ? 3 : 2]) {
+        u = row<const T>(p.u, p.u_stride);
+        delta = row<const T>(p.delta, p.delta_stride);
+        z = row<const T>(p.z, p.z_stride);
+        out = row<T>(p.out, p.out_stride);
         RawNumber<T> raw_d, raw_bias;
         if (p.D != nullptr) raw_d.load(p.D, channel * p.D_stride, p.D_is_float32);
         if (p.delta_bias != nullptr) {
@@ -108,6 +110,12 @@ struct TileBlock {
         } else {
             sync_warp();
         }
+    }
+
+    // Where this lane's channel has its states before the chunk from a token on, where kKeepsEvery is not 0.
+    __device__ __forceinline__ float* kept_states(int token) const {
+        const index_t* const stride = p.chunk_states_stride;
+        return p.chunk_states + batch * stride[0] + token / Shape::kKeepsEvery * stride[1] + channel * stride[2];
     }
 
     // Copies the states of the block's channels to an array of them, in a walk or after it.
@@ -186,7 +194,7 @@ struct TileBlock {
         return kHasPhases ? (number < p.dim ? number : first_channel) : min(number, p.dim - 1);
     }
 
-    __device__ __forceinline__ int phase_of(int batch) const {
+    __device__ __forceinline__ int phase_of() const {
         if constexpr (kHasPhases) {
             const index_t row = batch * p.u_stride[0] + first_channel * p.u_stride[1];
             return static_cast<int>((reinterpret_cast<size_t>(p.u) / sizeof(T) + row) % kVec);
@@ -206,7 +214,7 @@ struct TileBlock {
     __device__ __forceinline__ int own_offset() const { return lane * kTokens + part * kOwn; }
 
     template <typename Pointee, typename Pointer>
-    __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride, int batch) const {
+    __device__ __forceinline__ Pointee* row(Pointer base, const index_t* stride) const {
         Pointee* const first = static_cast<Pointee*>(base) + batch * stride[0];
         // Opaque, or else the address is computed again for every tile.
         if (kByChannel) return as_global(opaque(first + first_channel + Rows::channel() + Rows::token() * stride[2]));
@@ -253,7 +261,7 @@ struct TileBlock {
         shared.rows.template store<kIsWhole>(stage, out, p.out_stride[2], tile, end, has_row_channel());
     }
 
-    __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride, int batch) const {
+    __device__ __forceinline__ const T* matrix(const void* base, const index_t* stride) const {
         const index_t group = divide(first_channel, p.group_dim).quotient;
         return static_cast<const T*>(base) + batch * stride[0] + group * stride[1];
     }

@@ -9,9 +9,10 @@
 // kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: states inside a tile
 // can be taken, behind one token of a lane at most and behind kTaken in all. kIsWide: channels have more than kStates
 // states, and a tile's B and C are in shared memory for kStates of them at a time. kHasPhases: rows of contiguous
-// tokens have phases (selective_scan/scan_segments.cuh).
+// tokens have phases (selective_scan/scan_segments.cuh). kKeepsEvery: where not 0, the states before every so many
+// tokens are kept, inside of tiles, for these begin with phases.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
-          bool kTakes_, bool kIsWide_ = false, bool kHasPhases_ = false>
+          bool kTakes_, bool kIsWide_ = false, bool kHasPhases_ = false, int kKeepsEvery_ = 0>
 struct TileShape {
     using input_t = T;
     static constexpr bool kByChannel = kByChannel_;
@@ -38,7 +39,8 @@ struct TileShape {
     static constexpr int kWideStates = 256;
     static constexpr bool kIsWide = kIsWide_;
     static constexpr bool kHasPhases = kHasPhases_;
-    static_assert(!(kHasPhases && kByChannel));
+    static constexpr int kKeepsEvery = kKeepsEvery_;
+    static_assert(kHasPhases ? !kByChannel : kKeepsEvery == 0);
     static constexpr int kMost = kIsWide ? kWideStates : kStates;  // states per channel
     static constexpr int kTaken = kTile > 64 && !kIsWide ? kTile / 64 : 1;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));

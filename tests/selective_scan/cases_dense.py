@@ -114,7 +114,7 @@ TURNED: Any = {**ROWS, "matrices": "by_state"}
 """Channels contiguous, and states in B and C."""
 NO_STATES = "initial_state last_state_out chunk_states_out"
 _PHASES: Any = {"without": "chunk_states_out", "processors": 1}
-"""What rows that are not aligned must not have, and so few multiprocessors that they are many."""
+"""So few multiprocessors that rows that are not aligned are many."""
 
 UNIT = (
     # Every number of lanes and of states a lane, and every access, of whole rows and of segments: the last one whole,
@@ -122,7 +122,7 @@ UNIT = (
     Case(2, 70, 48, processors=1),
     Case(1, 3, 3072, processors=1),
     Case(2, 3, 253, 1, dtype="float32", layout="channel_last", without=NO_STATES),
-    Case(1, 60, 58, dtype="float16", processors=1),
+    Case(1, 60, 58, dtype="float16", layout="offset_by_2", processors=1),
     Case(1, 5, 520, 2, dtype="float16", params="", constants="B", without="D z", softplus=False),
     Case(1, 6, 516, 8, 2, constants="C", params=""),
     Case(1, 20, 600, 20, 4, "float32", constants="BC", without="delta_bias", others="strided"),
@@ -160,7 +160,7 @@ UNIT = (
     # Rows that are not aligned: of every length behind whole vectors but one, several entries and groups, copies of B
     # and C alone; and channels that are no whole vectors.
     Case(2, 30, 513, 4, dtype="float32", layout="sliced_alike", processors=1),
-    Case(2, 64, 259, 16, 2, matrices="fused", processors=1),
+    Case(2, 64, 259, 16, 2, matrices="fused", layout="offset_by_1", processors=1),
     Case(1, 24, 262, dtype="float16", without="z " + NO_STATES, layout="offset_by_4", processors=1),
     Case(1, 3, 1030, 20, without=NO_STATES),
     Case(1, 1, 77),
@@ -184,6 +184,17 @@ UNIT = (
     Case(2, 5, 301, 40, dtype="float32", **_PHASES),
     Case(3, 24, 300, **_PHASES),
     Case(3, 40, 263, layout="dim_major", **_PHASES),
+    # The same with states kept before chunks, which begin inside of tiles: swept and with tokens shared, every number
+    # of states a lane, chunks of all tokens and of one.
+    Case(1, 136, 777, processors=1),
+    Case(1, 200, 277, processors=1),
+    Case(1, 420, 261, processors=1),
+    Case(2, 40, 769, processors=1),
+    Case(1, 20, 1024, 12, dtype="float32", layout="offset_alike", processors=1),
+    Case(1, 22, 513, 5, dtype="float16", processors=1),
+    Case(2, 33, 300, 3, without="initial_state", processors=1),
+    Case(1, 9, 2563, 3, processors=1),
+    Case(1, 9, 300, 24, processors=1),
     # Short rows whose lanes share tokens that are not aligned: every access, number of lanes and of states, rows that
     # end in a lane and in front of one, blocks beyond the last channel, chunks, groups inside a block.
     Case(2, 3, 253, 1, dtype="float32", layout="sliced_alike", without=NO_STATES),
@@ -201,7 +212,7 @@ UNIT = (
     Case(1, 3, 301, 10, dtype="float32", without="D z"),
     Case(2, 5, 600, 15, without="delta_bias", layout="sliced_alike", processors=3),
     Case(1, 7, 72, 16, dtype="float32", without=NO_STATES),
-    Case(1, 42, 43, processors=1),
+    Case(1, 42, 43, layout="offset_by_1", processors=1),
     Case(2, 24, 70, 9, 3, "float16", others="strided", processors=1),
     Case(1, 2, 520, dtype="float32", without="z"),
     # One state at a time.
@@ -231,8 +242,8 @@ UNIT = (
     Case(2, 8, 261, 40, dtype="float16", without="D z delta_bias chunk_states_out", **TURNED),
     Case(2, 24, 300, 24, **TURNED, processors=1),
     # What there is to compute, by kernels that are built anyhow.
-    Case(2, 35, 43, processors=1),
-    Case(2, 35, 43, loud=20, processors=1),
+    Case(2, 35, 43, layout="offset_by_1", processors=1),
+    Case(2, 35, 43, loud=20, layout="offset_by_1", processors=1),
     Case(2, 35, 40, without="D z delta_bias", softplus=False, processors=1),
     Case(2, 35, 64, loud=20, params="bfloat16", processors=1),
     Case(2, 35, 72, 8, processors=1),

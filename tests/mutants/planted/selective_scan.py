@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 from tests.mutants.planted.ids import SCAN_BWD_FLOAT, SWEEPS_KEPT
 
-_SCAN = "selective_scan_fn-2-35-43-processors_1"
+_SCAN = "selective_scan_fn-2-35-43-layout_offset_by_1-processors_1"
 _SCAN_SEGMENTS = "selective_scan_fn-1-6-516-d_state_8-groups_2-params_-constants_C"
 _TILES = "selective_scan_fn-3-20-200-processors_24"
 _TILES_ALONE = "selective_scan_fn-2-70-48-processors_1"
@@ -30,6 +30,9 @@ _UNALIGNED_FIRST = (
     "-processors_1"
 )
 _PHASES = "selective_scan_fn-1-200-149-without_chunk_states_out-processors_1"
+_PHASES_KEPT = "selective_scan_fn-2-40-769-processors_1"
+_PHASES_SWEPT = "selective_scan_fn-1-200-277-processors_1"
+_PHASES_WIDE = "selective_scan_fn-1-9-300-d_state_24-processors_1"
 _PHASES_ALONE = "selective_scan_fn-1-65-267-without_chunk_states_out-processors_4"
 _PHASES_OF_ENTRIES = (
     "selective_scan_fn-4-33-261-d_state_3-dtype_float16-without_z_last_state_out_chunk_states_out-processors_1"
@@ -37,11 +40,11 @@ _PHASES_OF_ENTRIES = (
 _PHASES_ALIKE = (
     "selective_scan_fn-1-40-776-d_state_8-dtype_float32-without_chunk_states_out-layout_offset_by_4-processors_1"
 )
-_UNALIGNED = "selective_scan_fn-2-64-259-groups_2-matrices_fused-processors_1"
+_UNALIGNED = "selective_scan_fn-2-64-259-groups_2-layout_offset_by_1-matrices_fused-processors_1"
 _FEW_STATES = "selective_scan_fn-1-35-262-d_state_3-groups_5-dtype_float16-params_-processors_1"
 _PARTS = "selective_scan_fn-2-35-43"
 _FEW_STATES_SHORT = "selective_scan_fn-2-30-77-d_state_4-without_chunk_states_out-others_strided-processors_1"
-_ROUNDS = "selective_scan_fn-1-42-43-processors_1"
+_ROUNDS = "selective_scan_fn-1-42-43-layout_offset_by_1-processors_1"
 _ROUNDS_OF_GROUPS = "selective_scan_fn-2-24-70-d_state_9-groups_3-dtype_float16-others_strided-processors_1"
 _WINDOWS = "selective_scan_fn-1-3-1016-loud_5"
 _WINDOW = "selective_scan_fn-1-2-520-dtype_float32-without_z"
@@ -54,7 +57,7 @@ MUTANTS = (
         "selective_scan/scan.cuh",
         "own_dt[i] = p.delta_softplus ? softplus(v) : v;",
         "own_dt[i] = p.delta_softplus && v > -4.0f ? softplus(v) : v;",
-        ("selective_scan_fn-2-35-43-loud_20-processors_1",),
+        ("selective_scan_fn-2-35-43-layout_offset_by_1-loud_20-processors_1",),
     ),
     Mutant(
         "A plain scan's edge advances states by tokens outside.",
@@ -492,6 +495,34 @@ MUTANTS = (
         "(phase - p.first_phase) *",
         "phase *",
         (_PHASES_ALIKE,),
+    ),
+    Mutant(
+        "States before chunks are those in front of their tiles.",
+        "selective_scan/scan_tiles.cuh",
+        "h = t < phase ? next : h;",
+        "h = t < phase - 1 ? next : h;",
+        (_PHASES_KEPT,),
+    ),
+    Mutant(
+        "Every lane keeps states with its own tokens.",
+        "selective_scan/scan_tiles.cuh",
+        "dt[t] = from_lane(tokens.dt[t], first_lane);",
+        "dt[t] = tokens.dt[t];",
+        (_PHASES_KEPT,),
+    ),
+    Mutant(
+        "The states behind the first 16 are kept in place of these.",
+        "selective_scan/scan_tiles.cuh",
+        "kept[(first + n) * p.chunk_states_stride[3]]",
+        "kept[n * p.chunk_states_stride[3]]",
+        (_PHASES_WIDE,),
+    ),
+    Mutant(
+        "Sweeps keep the states before every second chunk.",
+        "selective_scan/selective_scan_tiles_fwd.cu",
+        "const int next = token + Scan::kKeepsEvery;",
+        "const int next = token + 2 * Scan::kKeepsEvery;",
+        (_PHASES_SWEPT,),
     ),
     Mutant(
         "All copies of an array go to the same place.",
