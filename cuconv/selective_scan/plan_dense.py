@@ -42,7 +42,7 @@ from cuconv.selective_scan.plan import (
 )
 from cuconv.selective_scan.plan_phases import phase_numbers, phased
 from cuconv.selective_scan.plan_short import PAIR_ROWS, TOKENS_OF_MANY, short_rows
-from cuconv.selective_scan.plan_turned import Turned, turned_inputs
+from cuconv.selective_scan.plan_turned import LEAST_COPIED_WIDE, Turned, turned_inputs
 
 WORTH_CUTTING = 2.5
 """Where each lane owns some of the states, the ratio of FILL to the threads of uncut rows from which on rows are cut:
@@ -148,7 +148,8 @@ def with_phases(o: Operands) -> Turned | None:
     """The inputs where rows have phases; None where they cannot, or where another kernel is quicker."""
     batch, dim, seqlen = o.inputs.u.shape
     is_few = batch * dim <= PAIR_ROWS * multiprocessors(o.inputs.u.device)
-    if is_few and o.inputs.d_state <= max_tile_states():
+    is_wide = o.inputs.d_state > max_tile_states()
+    if (is_few and not is_wide) or (is_wide and o.chunk_states is not None and seqlen >= LEAST_COPIED_WIDE):
         return None
 
     def are_quicker(inputs: Inputs) -> bool:

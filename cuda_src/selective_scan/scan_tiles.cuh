@@ -378,7 +378,7 @@ struct TileScan : TileBlock<Shape, Operands> {
             const int count = Shape::kIsWide ? min(p.d_state - at, Shape::kStates) : p.d_state;
             if constexpr (Shape::kKeepsEvery > 0) {
                 const int token = tile + phase;
-                if (token % Shape::kKeepsEvery == 0) keep_states(token, stage, at, count, tokens);
+                if (token % Shape::kKeepsEvery == 0 && token < end) keep_states(token, stage, at, count, tokens);
             }
             if (kTakes && takers != 0) {
                 const int place = __popc(takers & ((1u << lane) - 1));
