@@ -490,18 +490,23 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     """Whether states inside sequences are kept, too."""
     wide: bool = False
     """Whether channels have more than 16 states."""
+    phases: bool = False
+    """Whether rows of contiguous tokens have phases; without, they are aligned."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:
         for input_t, state_t, shape in product(FLOATS, STATES, TILE_TIMES):
-            for by_channel, mixed, snapshots in product((False, True), repeat=3):
+            for by_channel, mixed, snapshots, phases in product((False, True), repeat=4):
+                if phases and (by_channel or mixed):
+                    continue
                 is_row = not mixed and shape.fits(input_t, 0, MAX_TOKENS)
                 has_room = shape.has_room(by_channel=by_channel, snapshots=snapshots)
                 if shape in cls.TILES or (is_row and has_room):
-                    yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots)
-        for input_t, state_t, by_channel, snapshots in product(FLOATS, STATES, (False, True), (False, True)):
-            for shape in wide_shapes(input_t, by_channel=by_channel, snapshots=snapshots):
-                yield cls(input_t, state_t, *shape, by_channel, False, snapshots, wide=True)
+                    yield cls(input_t, state_t, *shape, by_channel, mixed, snapshots, phases=phases)
+        for input_t, state_t, snapshots in product(FLOATS, STATES, (False, True)):
+            for by_channel, phases in ((False, False), (True, False), (False, True)):
+                for shape in wide_shapes(input_t, by_channel=by_channel, snapshots=snapshots):
+                    yield cls(input_t, state_t, *shape, by_channel, False, snapshots, wide=True, phases=phases)
 
 
 @dataclass(frozen=True)

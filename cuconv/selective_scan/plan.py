@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cuconv.runtime.dtypes import FLOAT32, DType
-from cuconv.runtime.launch import MAX_VECTOR_BYTES, fast_div, widest_vector
+from cuconv.runtime.launch import MAX_VECTOR_BYTES, ceil_div, fast_div, widest_vector
 from cuconv.runtime.layout import Layout
 from cuconv.runtime.machine import multiprocessors
 from cuconv.selective_scan.check import Inputs, is_variable
@@ -132,6 +132,12 @@ def _shared_axis(inputs: Inputs, channels: int) -> int | None:
 def period(inputs: Inputs) -> int:
     """From a channel of a block to the next one."""
     return 1 if inputs.phases is None else inputs.phases.period
+
+
+def channels_of_blocks(inputs: Inputs, channels: int) -> int:
+    """The channels of a row, or those that blocks of so many have room for where each has those of one phase."""
+    dim, together = inputs.u.shape[1], channels * period(inputs)
+    return dim if inputs.phases is None else ceil_div(dim, together) * together
 
 
 def _is_turned(array: Layout, whole: int) -> bool:

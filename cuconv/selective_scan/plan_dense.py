@@ -31,11 +31,11 @@ from cuconv.selective_scan.plan import (
     CHANNELS,
     FILL,
     TOKENS,
+    channels_of_blocks,
     input_dtype,
     is_float32,
     matrix_vector,
     numbers,
-    period,
     tile_axis,
     vector,
     wide_shape,
@@ -128,7 +128,7 @@ def plan(o: Operands) -> Plan:
     else:
         cut = segments(o.inputs, shapes)
         scan, states_only = _kernels(o, shapes, cut)
-    config, division = scan.launch_config(channels_of_blocks(o.inputs, scan), batch * cut.per_row, rounds)
+    config, division = scan.launch_config(channels_of_blocks(o.inputs, scan.channels), batch * cut.per_row, rounds)
     known = {**numbers(o.inputs), **_segment_numbers(o, cut), **division}
     last = Launch(scan, config, scan.params.pack_numbers(**known))
     if states_only is None or cut.per_row == 1:
@@ -184,7 +184,7 @@ def _kernels(o: Operands, shapes: list[TileShape], cut: Segments) -> tuple[Segme
         by_channel = tile_axis(inputs, shapes[0].channels) == CHANNELS
 
         def time(shape: TileShape) -> float:
-            return tile_time(batch * channels_of_blocks(inputs, shape), shape, processors, by_channel)
+            return tile_time(batch * channels_of_blocks(inputs, shape.channels), shape, processors, by_channel)
 
         quickest = min(shapes, key=time)
         shape = CUT if cut.per_row > 1 else quickest
@@ -250,12 +250,6 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
     pieces = rows * cut.per_row
     once = tile_time(min(pieces, wave), CUT, processors, by_channel) * max(pieces / wave, 1)
     return cut if LAUNCHES_OF_CUT * TIMED_TOKENS + 2 * once * tokens < whole * seqlen else uncut(inputs)
-
-
-def channels_of_blocks(inputs: Inputs, blocks: TileShape | SegmentKernel) -> int:
-    """The channels of a row, or those that its blocks have room for where each has those of one phase."""
-    dim, together = inputs.u.shape[1], blocks.channels * period(inputs)
-    return dim if inputs.phases is None else ceil_div(dim, together) * together
 
 
 def _segment_numbers(o: Operands, cut: Segments) -> dict[str, Any]:

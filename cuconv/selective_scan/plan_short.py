@@ -187,7 +187,9 @@ def short_rows(
     return None
 
 
-def packed_parts(inputs: Inputs, sequences: int, state_t: DType, *, has_tiles: bool) -> ShortRows | None:
+def packed_parts(
+    inputs: Inputs, sequences: int, state_t: DType, *, has_tiles: bool, has_phases: bool
+) -> ShortRows | None:
     """How warps share the states of packed sequences; None where another kernel is quicker, or where they cannot.
 
     Args:
@@ -195,16 +197,21 @@ def packed_parts(inputs: Inputs, sequences: int, state_t: DType, *, has_tiles: b
         sequences: how many there are.
         state_t: the dtype of the pool.
         has_tiles: whether there are tiles for such sequences.
+        has_phases: whether the row of all tokens may have phases instead.
     """
     (batch, dim, tokens), d_state = inputs.u.shape, inputs.d_state
-    if not sequences or not 1 < d_state <= max_tile_states() or state_t not in FLOATS:
+    if not sequences or not 1 < d_state <= max_tile_states() or state_t not in FLOATS or inputs.phases is not None:
         return None
     seqlen = batch * tokens // sequences
     states = SelectiveScanVarlenPartsFwd.part_of(d_state)
     rows = sequences * dim / multiprocessors(inputs.u.device)
     most = FEW_PACKED_ALIGNED if has_tiles else FEW_PACKED / states
-    most_tokens = FEW_PACKED_TOKENS if has_tiles else LONG_TOKENS / (rows * states)
-    if rows > most or not PARTS_TOKENS <= seqlen <= most_tokens or (vec := tokens_vector(inputs)) is None:
+    if rows > most or seqlen < PARTS_TOKENS or (vec := tokens_vector(inputs)) is None:
+        return None
+    many = _tokens_of_phases(d_state, vec) if has_phases else LONG_TOKENS
+    if seqlen > (FEW_PACKED_TOKENS if has_tiles else many / (rows * states)):
+        return None
+    if has_phases and rows * states > FEW_OF_PHASES[min(vec, 4)]:
         return None
     return _of_parts(inputs, vec, sequences, seqlen, PACKED_TIMES, SelectiveScanVarlenPartsFwd, state_t)
 

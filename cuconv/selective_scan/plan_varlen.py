@@ -27,6 +27,7 @@ from cuconv.selective_scan.kernels import (
 )
 from cuconv.selective_scan.plan import (
     CHANNELS,
+    channels_of_blocks,
     input_dtype,
     matrix_vector,
     numbers,
@@ -34,6 +35,7 @@ from cuconv.selective_scan.plan import (
     vector,
     wide_shape,
 )
+from cuconv.selective_scan.plan_phases import phase_numbers, phased
 from cuconv.selective_scan.plan_short import packed_parts
 from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
@@ -93,6 +95,9 @@ us so and 28 with the second one, but one of 4112 and 63 of 16 tokens 124 and 21
 
 FEW_ROWS = 12
 """Channels of sequences per multiprocessor from which on there are sweeps for sequences of SHARED_TOKENS tokens."""
+
+LEAST_PHASED = 64
+"""Tokens of an average sequence from which on the row of all may have phases."""
 
 COPIED, COPIED_BY_FOUR = 4500, 6800
 """Tokens times channels, per multiprocessor, from which on copies of rows that are not aligned are quicker than lanes
@@ -162,7 +167,8 @@ class Division(NamedTuple):
         threads, processors = SelectiveScanVarlenFwd.threads, multiprocessors(o.inputs.u.device)
         # The padding before the first sequence and behind the last counts as sequences, too.
         rows = o.sequences if o.is_batch else o.sequences + 2
-        dim_blocks, run_blocks = ceil_div(dim, self.channels), ceil_div(dim, threads)
+        dim_blocks = ceil_div(channels_of_blocks(o.inputs, self.channels), self.channels)
+        run_blocks = ceil_div(dim, threads)
         most_long = min(rows, total // (self.short_tokens + 1))
         likely_long = LONG_BLOCKS * processors // dim_blocks if self.is_mixed else o.sequences
         at_a_time = min(most_long, max(1, likely_long))
@@ -273,10 +279,12 @@ def _plan(o: Operands) -> Plan:
     kernel: Kernel
     axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
     wide = wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None)
+    phases = None if axis is not None or wide is not None else with_phases(o)
     parts = None
     if o.snapshots is None:
-        parts = packed_parts(inputs, o.sequences, state_t, has_tiles=axis is not None)
-    if parts is None and axis is None and wide is None and (copied := alike(o)):
+        has_tiles, has_phases = axis is not None, phases is not None
+        parts = packed_parts(inputs, o.sequences, state_t, has_tiles=has_tiles, has_phases=has_phases)
+    if parts is None and axis is None and wide is None and (copied := phases or alike(o)):
         return copied.joined(_plan(o._replace(inputs=copied.operands)))
     if parts is not None:
         kernel, states = parts.kernel, parts.kernel.states
@@ -285,7 +293,14 @@ def _plan(o: Operands) -> Plan:
         shape, by_channel = wide
         states = SelectiveScanVarlenTilesFwd.constants["kFewStates"]
         kernel = SelectiveScanVarlenTilesFwd(
-            dtype, state_t, *shape, by_channel, mixed=False, snapshots=o.snapshots is not None, wide=True
+            dtype,
+            state_t,
+            *shape,
+            by_channel,
+            mixed=False,
+            snapshots=o.snapshots is not None,
+            wide=True,
+            phases=inputs.phases is not None,
         )
         division = Division(0, shape.channels, is_mixed=False)
     elif axis is not None:
@@ -293,7 +308,9 @@ def _plan(o: Operands) -> Plan:
         by_channel, keeps = axis == CHANNELS, o.snapshots is not None
         is_narrow = state_t.itemsize < FLOAT32.itemsize and not by_channel and not keeps
         states = SelectiveScanVarlenTilesFwd.constants["kNarrowStates" if is_narrow else "kFewStates"]
-        kernel = SelectiveScanVarlenTilesFwd(dtype, state_t, *shape, by_channel, is_mixed, keeps)
+        kernel = SelectiveScanVarlenTilesFwd(
+            dtype, state_t, *shape, by_channel, is_mixed, keeps, phases=inputs.phases is not None
+        )
         runs = (RUN_TOKENS, False) if by_channel else (WINDOW_RUN_TOKENS, o.total >= RUN_BY_RUN * o.sequences)
         division = Division(SHORT if is_mixed else 0, shape.channels, is_mixed, *runs)
     else:
@@ -328,6 +345,7 @@ def _plan(o: Operands) -> Plan:
         "keeps_padding": o.keeps_padding,
         "state_scale_stride": strides_or_zeros(o.state_scale, 2)[:2],
         "snapshot_scale_stride": strides_or_zeros(o.snapshot_scale or o.state_scale, 2)[:2],
+        **phase_numbers(inputs.phases),
         "philox_rounds": o.philox_rounds,
         "seed": 0,
         **slots.numbers(o.cache_indices, o.state_column, o.dst_state_indices),
@@ -340,6 +358,21 @@ def _plan(o: Operands) -> Plan:
         layout = getattr(o, name)
         known[f"{name}_stride"] = layout.strides[0] if layout else 0
     return Plan((Launch(kernel, config, kernel.params.pack_numbers(**known)),))
+
+
+def with_phases(o: Operands) -> Turned | None:
+    """The inputs where the packed row of tokens has phases; None where it cannot, or where that is no quicker."""
+    if o.is_batch or not o.sequences or o.total < LEAST_PHASED * o.sequences:
+        return None
+
+    def are_quicker(inputs: Inputs) -> bool:
+        if wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None) is not None:
+            return True
+        axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
+        # Short sequences among longer ones are accessed by aligned windows.
+        return axis is not None and not _tiles(o._replace(inputs=inputs), by_channel=False)[0]
+
+    return phased(o.inputs, are_quicker)
 
 
 def alike(o: Operands) -> Turned | None:

@@ -6,11 +6,6 @@
 // Strides are in elements. D, z, delta_bias, initial_state, last_state and chunk_states may be null, and so may scratch
 // where rows have one segment. What every launch needs comes first: arguments arrive by cache lines, one miss after
 // another.
-//
-// The phase of a row is how many elements lie in front of it in its first vector of 16 bytes. Where rows of contiguous
-// tokens have phases, those of u, delta, z and out have the same one in each channel, and channels that are 1 <<
-// phase_bits apart have one phase. From first_phase on B and C have a copy for each phase whose rows have it, too; the
-// distance of these is matrix_phase_step times that of their phases.
 struct SelectiveScanOperands {
     const void* u;
     const void* delta;
@@ -50,7 +45,7 @@ struct SelectiveScanOperands {
     index_t initial_state_stride[3];  // batch, dim, n
     index_t last_state_stride[3];
     index_t chunk_states_stride[4];  // batch, chunk, dim, n
-    int phase_bits;
+    int phase_bits;                  // of rows that have phases (selective_scan/tile_block.cuh)
     int first_phase;
     index_t matrix_phase_step;
 };
@@ -74,12 +69,6 @@ struct ScanSegment {
         first_channel = static_cast<int>(row_block.remainder) * Shape::kChannels;
         begin = number * p.segment_tokens;
         end = is_last(p) ? p.seqlen : begin + p.segment_tokens;
-    }
-
-    // The first channel of a block whose channels have one phase.
-    __device__ __forceinline__ int first_channel_of_phase(const SelectiveScanOperands& p) const {
-        const int block = first_channel / Shape::kChannels, phases = 1 << p.phase_bits;
-        return block / phases * phases * Shape::kChannels + block % phases;
     }
 
     __device__ __forceinline__ bool is_last(const SelectiveScanOperands& p) const {

@@ -55,7 +55,9 @@ struct SweepScan : TileBlock<Shape, Operands> {
         int kept = 0, kept_in = 0;
         const auto keep_next = [&](int token) {
             kept = token;
-            kept_in = origin + (token - origin) / kSweep * kSweep;
+            // Unsigned, for no token is as far as can be, and a row's phase lies in front of its first one.
+            const unsigned from = static_cast<unsigned>(origin);
+            kept_in = static_cast<int>(from + (static_cast<unsigned>(token) - from) / kSweep * kSweep);
         };
         if constexpr (Snapshots::kExist) keep_next(snapshots.next());
         for (bool is_first = true;; is_first = false) {

@@ -87,6 +87,9 @@ struct SelectiveScanVarlenOperands {
     index_t state_scale_stride[2];     // slot, dim
     index_t snapshot_scale_stride[2];  // of the scales of the array that snapshots go to
     int run_by_run;                    // the blocks of a run follow each other, and `runs` is their number
+    int phase_bits;                    // of rows that have phases (selective_scan/tile_block.cuh)
+    int first_phase;
+    index_t matrix_phase_step;
 };
 
 // The first token of a sequence, which may be a row of a batch where kBatch.
@@ -138,16 +141,18 @@ struct SequenceStart {
     }
 };
 
-// Stores zeros as the results of the tokens `begin` to `end` - 1, of a row of a batch, in the channels of a block.
+// Stores zeros as the results of the tokens `begin` to `end` - 1, of a row of a batch, in the channels of a block,
+// which are 1 << phase_bits apart.
 template <typename Shape>
 __device__ __forceinline__ void store_zeros(const SelectiveScanVarlenOperands& p, int batch, int first_channel,
-                                            int begin, int end) {
+                                            int begin, int end, int phase_bits = 0) {
     using T = typename Shape::input_t;
     constexpr int kAcross = Shape::kByChannel ? Shape::kChannels : 1, kAlong = Shape::kThreads / kAcross;
-    const int number = static_cast<int>(threadIdx.x), channels = min(Shape::kChannels, p.dim - first_channel);
+    const int number = static_cast<int>(threadIdx.x);
+    const int channels = min(Shape::kChannels << phase_bits, p.dim - first_channel);
     T* const out = static_cast<T*>(p.out) + batch * p.out_stride[0] + first_channel * p.out_stride[1];
 #pragma unroll 1
-    for (int c = number % kAcross; c < channels; c += kAcross) {
+    for (int c = number % kAcross << phase_bits; c < channels; c += kAcross << phase_bits) {
         T* const row = out + c * p.out_stride[1];
 #pragma unroll 1
         for (int t = begin + number / kAcross; t < end; t += kAlong) {
@@ -160,11 +165,12 @@ __device__ __forceinline__ void store_zeros(const SelectiveScanVarlenOperands& p
 // these two. Blocks of its own would return at once where there is none, and others then share some multiprocessors
 // while some have none: on an H200 one sequence of 8192 tokens of 512 channels took 101 us so, not 85.
 template <typename Shape>
-__device__ __forceinline__ void store_padding(const SelectiveScanVarlenOperands& p, int first_channel, int number) {
+__device__ __forceinline__ void store_padding(const SelectiveScanVarlenOperands& p, int first_channel, int number,
+                                              int phase_bits = 0) {
     if (p.keeps_padding || (number > 0 && number < p.sequences - 1)) return;
-    if (number == 0) store_zeros<Shape>(p, number, first_channel, 0, first_token_of<true>(p, number));
+    if (number == 0) store_zeros<Shape>(p, number, first_channel, 0, first_token_of<true>(p, number), phase_bits);
     if (number >= p.sequences - 1) {
-        store_zeros<Shape>(p, number, first_channel, first_token_of<true>(p, number + 1), p.total);
+        store_zeros<Shape>(p, number, first_channel, first_token_of<true>(p, number + 1), p.total, phase_bits);
     }
 }
 

@@ -26,7 +26,6 @@ struct SelectiveScanTilesFwdParams {
 // The chunks of a row whose states sweeps keep.
 struct KeptChunks {
     static constexpr bool kExist = true;
-    static constexpr int kNone = 0x7fffff00;  // no token, also counted from in front of a row
 
     int begin;
     int end;
@@ -38,7 +37,7 @@ struct KeptChunks {
     __device__ __forceinline__ int store(const Scan& scan, const float* states, int token) const {
         scan.keep_own(states, token);
         const int next = token + Scan::kKeepsEvery;
-        return next < end ? next : kNone;
+        return next < end ? next : NextSnapshot::kNone;
     }
 };
 
@@ -63,7 +62,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ TileShared<Shape> shared;
     const ScanSegment<Shape> segment(p);
     if (kStatesOnly && segment.is_last(p)) return;
-    const int first_channel = kPhases ? segment.first_channel_of_phase(p) : segment.first_channel;
+    const int first_channel = first_channel_of<Shape>(p, segment.first_channel / Shape::kChannels);
     if (kPhases && first_channel >= p.dim) return;
     const float* states = nullptr;
     index_t channel_step = p.initial_state_stride[1], step = p.initial_state_stride[2];

@@ -19,7 +19,7 @@
 // kResident  blocks per multiprocessor   kByChannel  channels and states are contiguous, not tokens
 // kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
-// kWide      d_state is more than 16
+// kWide      d_state is more than 16     kPhases  rows of contiguous tokens have phases, others are aligned
 #include "selective_scan/scan_few_apart.cuh"
 #include "selective_scan/scan_few_rows.cuh"
 #include "selective_scan/scan_few_windows.cuh"
@@ -30,7 +30,7 @@ struct SelectiveScanVarlenTilesFwdParams {
 };
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kByChannel, bool kMixed, bool kSnapshots, bool kWide>
+          bool kByChannel, bool kMixed, bool kSnapshots, bool kWide, bool kPhases>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
     // Rows of short sequences in float32 would take all of a block's shared memory.
@@ -54,8 +54,9 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr bool kIsNarrow = sizeof(state_t) < sizeof(float) && !kSnapshots;
     static constexpr int kWindowStates = kIsNarrow ? kNarrowStates : kFewStates;
     static constexpr bool kSweeps = kLanes == 1 && kParts > 1;
-    using Long =
-        TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps, kWide>;
+    using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps,
+                           kWide, kPhases>;
+    static_assert(!(kMixed && kPhases), "short sequences are accessed by aligned windows");
     using Apart = FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>;
     using Few = Select<kByChannel, Select<kHasRows, RowsScan<Apart>, FewScan<Apart>>,
                        WindowScan<FewShape<kThreads, input_t, state_t, 16 / kWindowStates, kWindowStates, Long::kVec>>>;
@@ -106,7 +107,8 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
         return load<1, Memory::kMutable>(at).to_float(0) * pool.load_scale(slot, channel);
     });
     if (slot < 0) {
-        if (!p.keeps_padding) store_zeros<Shape>(p, batch, first_channel, begin, end);
+        const int phase_bits = Shape::kHasPhases ? p.phase_bits : 0;
+        if (!p.keeps_padding) store_zeros<Shape>(p, batch, first_channel, begin, end, phase_bits);
         return;
     }
     if constexpr (kSnapshots) {
@@ -120,8 +122,8 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
             scan.cursor = &cursor;
             walk_by_snapshots(
                 p, cursor, scan, number, begin, end,
-                [](int from, int token) {
-                    const int inside = token - from / Shape::kAlign * Shape::kAlign;
+                [&](int from, int token) {
+                    const int inside = token - scan.first_tile(from);
                     return inside % Shape::kTile == 0 ? -1 : (inside - 1) / Shape::kTokens;
                 },
                 [&](int at, int token, int place) {
@@ -137,10 +139,11 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
     if (target >= 0) scan.template store_slot<1>(shared.state, pool, target, {number, end - begin - 1});
 }
 
-template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kByChannel, bool kMixed, bool kSnapshots, bool kWide,
-          typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens,
-                                                              kResident, kByChannel, kMixed, kSnapshots, kWide>>
+template <
+    typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
+    bool kByChannel, bool kMixed, bool kSnapshots, bool kWide, bool kPhases,
+    typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens, kResident,
+                                                        kByChannel, kMixed, kSnapshots, kWide, kPhases>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;
@@ -150,13 +153,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     __shared__ typename Traits::Shared shared;
     const QuotientRemainder row_block = divide(blockIdx.x, p.dim_blocks);
     const int row = static_cast<int>(row_block.quotient);
-    const int channel = static_cast<int>(row_block.remainder) * Traits::Long::kChannels;
+    const int channel = first_channel_of<typename Traits::Long>(p, row_block.remainder);
+    if (kPhases && channel >= p.dim) return;
     if constexpr (!kMixed) {
         scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, channel, row);
         // Divided once more: both numbers would take registers through the whole walk.
         const QuotientRemainder again = divide(opaque(blockIdx.x), p.dim_blocks);
-        store_padding<typename Traits::Long>(p, static_cast<int>(again.remainder) * Traits::Long::kChannels,
-                                             static_cast<int>(again.quotient));
+        store_padding<typename Traits::Long>(p, first_channel_of<typename Traits::Long>(p, again.remainder),
+                                             static_cast<int>(again.quotient), kPhases ? p.phase_bits : 0);
     } else if (row < p.long_at_a_time) {
         each_long<false>(p, row, [&](int number) {
             scan_sequence<typename Traits::Long, state_t, kMixed, kSnapshots>(p, shared.of_long, opaque(channel),

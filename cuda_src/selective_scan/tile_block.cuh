@@ -6,6 +6,19 @@
 #include "selective_scan/scan_states.cuh"
 #include "selective_scan/tile_matrices.cuh"
 
+// The phase of a row is how many elements lie in front of it in its first vector of 16 bytes. Where rows of contiguous
+// tokens have phases, those of u, delta, z and out have the same one in each channel, and channels that are 1 <<
+// phase_bits apart have one phase. From first_phase on B and C have a copy for each phase whose rows have it, too; the
+// distance of these is matrix_phase_step times that of their phases.
+template <typename Shape, typename Operands>
+__device__ __forceinline__ int first_channel_of(const Operands& p, unsigned block) {
+    if constexpr (Shape::kHasPhases) {
+        const unsigned phases = 1u << p.phase_bits;
+        return static_cast<int>(block / phases * phases * Shape::kChannels + block % phases);
+    }
+    return static_cast<int>(block) * Shape::kChannels;
+}
+
 // One channel of a sequence, in the lanes of a group. The groups of a block have the same tokens; groups beyond the
 // last channel repeat that one's work and store nothing.
 template <typename Shape, typename Operands>
@@ -167,6 +180,11 @@ struct TileBlock {
         });
     }
 
+    // Where the first tile begins whose first token that counts is `begin`: with a vector.
+    __device__ __forceinline__ int first_tile(int begin) const {
+        return (begin + phase) / Shape::kAlign * Shape::kAlign - phase;
+    }
+
  protected:
     // Visits states of the block's channels, neighbouring ones by neighbouring threads: calls body(round, the channel's
     // number in the block, the state's number). Lanes that share tokens visit those of their own warp's channels. Each
@@ -201,9 +219,6 @@ struct TileBlock {
         }
         return 0;
     }
-
-    // Where the first tile begins whose first token that counts is `begin`: with a vector.
-    __device__ __forceinline__ int first_tile(int begin) const { return (begin + phase) / kVec * kVec - phase; }
 
     // Where the copy of B or C for this phase has its first token.
     __device__ __forceinline__ index_t matrix_copy() const {

@@ -180,8 +180,17 @@ UNIT = (
     Case(12, "off5+3+40+0+133+17x1+off10", 12, dtype="float32", layout="channels_sliced", matrices="by_state_fused"),
     Case(20, "300+289", 4, 1, "float32", **TURNED),
     # Rows that are not aligned: copied, in front and back, unless padding keeps its old contents.
+    Case(36, "off3+100+171+off3", out="tokens_offset_by_1", processors=1, **ODD),
+    Case(36, "off3+100+171+off3", out="tokens_offset_by_1", processors=1, keep=True, **ODD),
+    # Rows that have phases: swept and with tokens shared, padding, blocks of no channels, floats, more than 16 states,
+    # snapshots, and a row that begins inside of a vector.
     Case(36, "off3+100+171+off3", processors=1, **ODD),
     Case(36, "off3+100+171+off3", processors=1, keep=True, **ODD),
+    Case(67, "263+260", processors=4, initial="all"),
+    Case(20, "off1+200+133", 12, dtype="float32", processors=1, **ODD),
+    Case(9, "301+300", 24, state_dtype="int8", processors=1, **ODD),
+    Case(24, "off1+300+213", dtype="float16", snapshots="own", every=64, processors=1),
+    Case(40, "401+303", 4, dtype="float32", layout="tokens_offset_by_1", out="tokens_offset_by_1", processors=1),
     # Few sequences whose states warps share: vectors that begin before a sequence does, several windows, several
     # channels one after another, groups, and other slots for final states.
     Case(5, "off3+100+171+off3", **ODD),

@@ -34,12 +34,12 @@ from cuconv.selective_scan.kernels import (
     lanes_for,
     own_tokens,
 )
+from cuconv.selective_scan.plan import channels_of_blocks
 from cuconv.selective_scan.plan_dense import (
     FEW_SHORT,
     Operands,
     Segments,
     alike,
-    channels_of_blocks,
     plan,
     segments,
     tile_shapes,
@@ -153,7 +153,7 @@ def test_grids_have_every_channel_at_any_size(shape: tuple[int, int, int], d_sta
             assert launch.config.threads >= batch * dim * d_state
             assert (n["states"][0], n["channels"][0]) == (d_state, dim)
             continue
-        each = ceil_div(channels_of_blocks(o.inputs, kernel), kernel.channels)
+        each = ceil_div(channels_of_blocks(o.inputs, kernel.channels), kernel.channels)
         # Where warps share states a block may take several channels one after another.
         assert n["dim_blocks"][0] == each or (isinstance(kernel, PartsKernel) and n["dim_blocks"][0] < each)
         assert launch.config.grid[0] == n["dim_blocks"][0] * n["segments"][0] * batch
@@ -389,7 +389,8 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
     if isinstance(kernel, PartsKernel):
         assert 1 <= n["dim_blocks"][0] <= ceil_div(dim, kernel.channels)
     else:
-        assert n["dim_blocks"][0] == ceil_div(dim * lanes, THREADS)
+        phases = 1 << n["phase_bits"] if isinstance(kernel, SelectiveScanVarlenTilesFwd) else 1
+        assert n["dim_blocks"][0] == phases * ceil_div(dim * lanes, THREADS * phases)
     # A warp looks at all sequences of a run at a time, and at where the next one begins.
     assert 1 <= n["run_sequences"] < 32
     run_blocks = launch.config.grid[0] - n["dim_blocks"][0] * n["long_at_a_time"]
@@ -414,14 +415,14 @@ def test_every_packed_sequence_has_its_blocks(dim: int, total: int, sequences: i
         (1024, 1, 33, 16, ["parts 8 1"]),
         (1024, 1, 100, 16, ["parts 16 1"]),
         (1024, 1, 250, 16, ["parts 16 1"]),
-        (4096, 1, 100, 16, ["parts 8 2"]),
-        (1024, 3, 303, 16, ["parts 8 2"]),
+        (4096, 1, 100, 16, ["align", "tiles 1 8"]),
+        (1024, 3, 303, 16, ["align", "tiles 1 8"]),
         (2048, 1, 250, 4, ["parts 8 1"]),
         (1024, 1, 64, 16, ["parts 8 1"]),
         (4096, 1, 64, 16, ["tiles 1 8"]),
         (1024, 1, 104, 16, ["tiles 16 1"]),
         (8192, 1, 51, 16, ["fwd"]),
-        (8192, 1, 201, 16, ["align", "tiles 1 8", "align"]),
+        (8192, 1, 201, 16, ["align", "tiles 1 8"]),
         (1024, 8, 512, 16, ["tiles 1 8"]),
         (2048, 32, 3072, 16, ["tiles 1 4"]),
         (512, 64, 5120, 16, ["tiles 1 8"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 from tests.mutants.planted.ids import SWEEPS_KEPT
 
+_PHASES = "selective_scan_varlen_fn-36-off3+100+171+off3-slots_odd-processors_1"
 _RUNS = "selective_scan_varlen_fn-70-off3+20x3+40+60x2+30+17+off2-slots_odd-processors_1"
 _RUNS_TURNED = (
     "selective_scan_varlen_fn-72-off3+20x3+40+60x2+30+17+off2-layout_channels-matrices_by_state-slots_odd-processors_1"
@@ -56,6 +57,20 @@ _SHARED_FOUR = "selective_scan_varlen_fn-7-off2+33+41+50+37"
 _SHARED_MOVED = "selective_scan_varlen_fn-6-33+41+50+37-table_column-moved"
 
 MUTANTS = (
+    Mutant(
+        "Zeros of padding go to some of a block's channels where these have one phase.",
+        "selective_scan/scan_varlen.cuh",
+        "min(Shape::kChannels << phase_bits,",
+        "min(Shape::kChannels,",
+        (_PHASES,),
+    ),
+    Mutant(
+        "Padding behind the last sequence has the channels of the block's number.",
+        "selective_scan/selective_scan_varlen_tiles_fwd.cu",
+        "store_padding<typename Traits::Long>(p, first_channel_of<typename Traits::Long>(p, again.remainder),",
+        "store_padding<typename Traits::Long>(p, static_cast<int>(again.remainder) * Traits::Long::kChannels,",
+        (_PHASES,),
+    ),
     Mutant(
         "A tile's matrices have what is in front of a sequence.",
         "selective_scan/tile_block.cuh",
@@ -115,7 +130,7 @@ MUTANTS = (
     Mutant(
         "A packed sequence without a slot is left as it was.",
         "selective_scan/selective_scan_varlen_tiles_fwd.cu",
-        "if (!p.keeps_padding) store_zeros<Shape>(p, batch, first_channel, begin, end);",
+        "if (!p.keeps_padding) store_zeros<Shape>(p, batch, first_channel, begin, end, phase_bits);",
         "",
         ("selective_scan_varlen_fn-33-30+40+50-slots_odd-processors_1",),
     ),
@@ -143,8 +158,8 @@ MUTANTS = (
     Mutant(
         "Zeros of contiguous channels are those of one channel.",
         "selective_scan/scan_varlen.cuh",
-        "c = number % kAcross; c < channels",
-        "c = number % kAcross; c < min(1, channels)",
+        "c = number % kAcross << phase_bits; c < channels",
+        "c = number % kAcross << phase_bits; c < min(1, channels)",
         (_PADDED,),
     ),
     Mutant(
