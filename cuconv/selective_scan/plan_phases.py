@@ -1,7 +1,8 @@
 """Rows of contiguous tokens that are not aligned, scanned where they are: only B and C are copied.
 
-The phase of a row is how many elements lie in front of it in its first vector. A block of SelectiveScanTilesFwd has
-channels of one phase, and takes a copy of B and C whose rows have it, too: then all of its accesses are aligned.
+The phase of a row is how many elements lie in front of it in its first vector. A block of SelectiveScanTilesFwd or
+SelectiveScanVarlenTilesFwd has channels of one phase, and takes a copy of B and C whose rows have it, too: then all of
+its accesses are aligned.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@
 #include "selective_scan/scan_states.cuh"
 #include "selective_scan/tile_matrices.cuh"
 
+// The first channel of a block, by the block's number in a row.
+//
 // The phase of a row is how many elements lie in front of it in its first vector of 16 bytes. Where rows of contiguous
-// tokens have phases, those of u, delta, z and out have the same one in each channel, and channels that are 1 <<
-// phase_bits apart have one phase. From first_phase on B and C have a copy for each phase whose rows have it, too; the
-// distance of these is matrix_phase_step times that of their phases.
+// tokens have phases, those of u, delta, z and out have the same one in each channel, channels that are 1 << phase_bits
+// apart have one phase, and a block has such channels. From first_phase on B and C have a copy for each phase whose
+// rows have it, too; the distance of these is matrix_phase_step times that of their phases.
 template <typename Shape, typename Operands>
 __device__ __forceinline__ int first_channel_of(const Operands& p, unsigned block) {
     if constexpr (Shape::kHasPhases) {

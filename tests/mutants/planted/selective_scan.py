@@ -478,8 +478,8 @@ MUTANTS = (
     Mutant(
         "Tiles of rows with phases begin with a multiple of a vector's tokens.",
         "selective_scan/tile_block.cuh",
-        "return (begin + phase) / kVec * kVec - phase;",
-        "return begin / kVec * kVec;",
+        "return (begin + phase) / Shape::kAlign * Shape::kAlign - phase;",
+        "return begin / Shape::kAlign * Shape::kAlign;",
         (_PHASES,),
     ),
     Mutant(
