@@ -211,8 +211,9 @@ def _prefills(model: str, dtype: str, functions: Container[str]) -> Iterator[Wor
             yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, length)), convolutions)
     scans = [function for function in packed if function.startswith("selective_scan")]
     divided = [*product(AVERAGES, COUNTS, (0, 1, 2, 4))]
-    # The shape of the tiles of long sequences depends on their number, and not monotonically.
-    divided += [(PROMPT, count, 0) for count in range(1, MOST_TOKENS // PROMPT + 1)]
+    # The shape of the tiles of long sequences depends on their number, and not monotonically; and all tokens may be no
+    # multiple of a vector.
+    divided += [(PROMPT, count, rest) for count in range(1, MOST_TOKENS // PROMPT + 1) for rest in (0, 1)]
     for average, count, rest in divided:
         tokens = average * count + rest
         yield from of_model(model, dtype, tokens, (), _lengths(tokens, count), scans)
