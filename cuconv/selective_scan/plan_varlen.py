@@ -266,7 +266,10 @@ def plan(o: Operands) -> Plan:
         kernel = SelectiveScanVarlenBlocks()
         numbers = o.blocks.numbers | index_numbers(**o.chunks._asdict())
         launches = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers), *launches
-    return Plan(launches, o.blocks.scratch, o.blocks.regions)
+    # In front of copies of arrays that are not aligned.
+    behind = ceil_div(o.blocks.scratch, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
+    regions = {name: behind + at for name, at in main.regions.items()}
+    return Plan(launches, behind + main.scratch, {**o.blocks.regions, **regions})
 
 
 def _plan(o: Operands) -> Plan:
