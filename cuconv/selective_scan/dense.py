@@ -51,11 +51,12 @@ def selective_scan_fn(
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous
     tokens have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state
     are multiples of 16 bytes. Of at least 64 tokens delta, z, B and C are copied first where they lie the other way
-    round than u; from 256 tokens on most arrays are where rows are not aligned to 16 bytes, and results behind. Kernels
-    run on the caller's current stream. Where there are few channels, long sequences are cut into segments that are
-    scanned at the same time. Memory for copies, and for one state per segment, is from the library of u, and stays
-    allocated when a graph is captured from CuPy. Where lanes of a GPU share the tokens of a channel, an infinite state
-    may become NaN. NumPy arrays are computed on the CPU, in float64.
+    round than u. Where rows of contiguous tokens are not aligned to 16 bytes, but alike in all arrays, B and C are
+    copied from 32 tokens on, up to 8 times; from 256 tokens on most other arrays that are not aligned are, and results
+    behind. Kernels run on the caller's current stream. Where there are few channels, long sequences are cut into
+    segments that are scanned at the same time. Memory for copies, and for one state per segment, is from the library of
+    u, and stays allocated when a graph is captured from CuPy. Where lanes of a GPU share the tokens of a channel, an
+    infinite state may become NaN. NumPy arrays are computed on the CPU, in float64.
 
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.

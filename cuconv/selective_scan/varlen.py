@@ -80,9 +80,10 @@ def selective_scan_varlen_fn(
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous
     tokens have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state
-    are multiples of 16 bytes. From 256 tokens on arrays that are not aligned to that are copied first, with memory for
-    the copies, unless padding keeps its old contents. What has a row per sequence may have more of them, which are
-    ignored.
+    are multiples of 16 bytes. Where contiguous tokens are not aligned to that, but alike in all arrays, B and C are
+    copied first, up to 8 times, if sequences have 64 tokens on average; from 256 tokens on other arrays that are not
+    aligned are, unless padding keeps its old contents. Memory for copies is from the library of u. What has a row per
+    sequence may have more of them, which are ignored.
 
     Args:
         u: (dim, total), float32, float16 or bfloat16; total up to 2**30. (batch, dim, seqlen): the sequences are the
