@@ -135,7 +135,9 @@ def period(inputs: Inputs) -> int:
 
 
 def channels_of_blocks(inputs: Inputs, channels: int) -> int:
-    """The channels of a row, or those that blocks of so many have room for where each has those of one phase."""
+    """The number of channels to divide over blocks of this many. Where rows have phases it is rounded up, so that each
+    phase has as many blocks.
+    """
     dim, together = inputs.u.shape[1], channels * period(inputs)
     return dim if inputs.phases is None else ceil_div(dim, together) * together
 

@@ -9,8 +9,8 @@
 // kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: states inside a tile
 // can be taken, behind one token of a lane at most and behind kTaken in all. kIsWide: channels have more than kStates
 // states, and a tile's B and C are in shared memory for kStates of them at a time. kHasPhases: rows of contiguous
-// tokens have phases (selective_scan/tile_block.cuh). kKeepsEvery: where not 0, the states before every so many
-// tokens are kept, inside of tiles, for these begin with phases.
+// tokens have phases (selective_scan/tile_block.cuh). kKeepsEvery: the tokens from one state that is kept to the next
+// one, inside of tiles; 0 where none is kept so.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
           bool kTakes_, bool kIsWide_ = false, bool kHasPhases_ = false, int kKeepsEvery_ = 0>
 struct TileShape {
