@@ -14,8 +14,8 @@ from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.runtime.layout import Layout, dense, order_like
 from cuconv.runtime.memo import remembered_by_type
-from cuconv.runtime.operation import is_traced
 from cuconv.runtime.plan import Arrays, Layouts
+from cuconv.runtime.tracing import is_traced
 
 
 # Compared by identity, which is quicker than by fields: the functions below return the same object for equal arguments.

@@ -13,8 +13,9 @@ from cuconv.runtime.dependent import contexts
 from cuconv.runtime.errors import message
 from cuconv.runtime.generated import Part
 from cuconv.runtime.held import Held, held, taking
-from cuconv.runtime.operation import Operation, is_traced
+from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import NO_NUMBERS, Late
+from cuconv.runtime.tracing import is_traced
 
 
 def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:

@@ -8,12 +8,11 @@ for the arrays, and written down as one function that compares these facts and a
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, NamedTuple, TypeVar
 
-from cuconv.runtime import generated
+from cuconv.runtime import generated, tracing
 from cuconv.runtime.call import Code, Known, all_of
 from cuconv.runtime.held import Held, held, is_array, taking
 from cuconv.runtime.operation import RECENT, Operation, latest, preparing
@@ -45,8 +44,8 @@ def quick(function: Function) -> Function:
     arguments = [f"{each.name}=_{each.name}" if f"_{each.name}" in defaults else each.name for each in parameters]
     # What may only be given by keyword is in a dict: to fill in many defaults by name takes a good part of a call.
     traced = "_torch.compiler.is_dynamo_compiling()"
-    if (torch := sys.modules.get("torch")) is None:
-        traced = f'(_torch := _modules.get("torch")) is not None and {traced}'
+    if (torch := tracing.torch) is None:
+        traced = f"(_torch := _tracing.torch) is not None and {traced}"
     entries.append(entry := Entry(function))
     lines = [
         f"if {traced}: return _function({names}, **_more)",
@@ -55,7 +54,7 @@ def quick(function: Function) -> Function:
         f"return _entry.call(({names},), _more) if _result is None else {entry.result}",
     ]
     values = {"_function": function, "_entry": entry, "_never": never, **defaults}
-    values |= {"_modules": sys.modules} if torch is None else {"_torch": torch}
+    values |= {"_tracing": tracing} if torch is None else {"_torch": torch}
     made = generated.function(f"{', '.join(arguments)}, **_more", lines, values)
     return update_wrapper(made, function)  # type: ignore[return-value]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from cuconv.runtime.call import Call, Known
 from cuconv.runtime.definition import Definition
 from cuconv.runtime.memo import remembered
 from cuconv.runtime.plan import NO_NUMBERS, Late, Operands
+from cuconv.runtime.tracing import is_traced
 
 RECENT = 4
 """Most calls of an operation that arrays are compared with, before all that is remembered is searched."""
@@ -30,16 +30,6 @@ def _no_torch(*call: Any) -> Sequence[Any]:
 
 through_torch: ThroughTorch = _no_torch
 """Set by the package, because what knows torch is above the runtime."""
-
-_modules = sys.modules
-
-
-def is_traced() -> bool:
-    """Whether torch.compile or torch.export traces this call."""
-    torch = _modules.get("torch")
-    # Where it is not Dynamo that traces, tensors tell by their types.
-    return torch is not None and torch.compiler.is_dynamo_compiling()
-
 
 preparing = threading.RLock()
 """Held while what recognises arrays is made or dropped. Calls that are recognised do without it."""

@@ -19,7 +19,8 @@ from cuconv.causal_conv1d.varlen import causal_conv1d_varlen_fn
 from cuconv.runtime import checks
 from cuconv.runtime.call import Call, Follower
 from cuconv.runtime.errors import message
-from cuconv.runtime.operation import Operation, is_traced, preparing
+from cuconv.runtime.operation import Operation, preparing
+from cuconv.runtime.tracing import is_traced
 from cuconv.selective_scan.backward import selective_scan_bwd, selective_scan_varlen_bwd
 from cuconv.selective_scan.varlen import selective_scan_varlen_fn
 

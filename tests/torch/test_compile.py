@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -210,6 +212,28 @@ def test_an_output_for_what_a_call_does_not_compute_is_refused() -> None:
     with pytest.raises(Exception, match="dbias: got a tensor; wanted None: the call has no such result"):
         torch.compile(program, fullgraph=True, backend="aot_eager")(out)
     assert (out == 1).all()
+
+
+LAZY = """
+import sys, types
+import {0}, {1}
+
+class Lazy(types.ModuleType):
+    def __getattribute__(self, name):
+        sys.modules[f"another{{len(sys.modules)}}"] = types.ModuleType("another")
+        return super().__getattribute__(name)
+
+sys.modules["lazy"] = Lazy("lazy")
+x, weight = torch.ones(1, 2, 8), torch.ones(2, 4)
+compiled = torch.compile(lambda *given: cuconv.causal_conv1d_fn(*given), backend="eager", fullgraph=True)
+assert torch.equal(compiled(x, weight), cuconv.causal_conv1d_fn(x, weight))
+"""
+
+
+@pytest.mark.parametrize("order", [("cuconv", "torch"), ("torch", "cuconv")], ids=str)
+def test_modules_that_import_others_when_looked_at_do_not_disturb(order: tuple[str, str]) -> None:
+    """Those of transformers do, and Dynamo would look at all modules where a function reads sys.modules."""
+    subprocess.run([sys.executable, "-c", LAZY.format(*order)], check=True)
 
 
 @pytest.mark.parametrize("strict", [False, True])

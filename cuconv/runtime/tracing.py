@@ -1,0 +1,28 @@
+"""Whether torch traces a call. Programs import torch before cuconv, after it, or never."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_this = sys.modules[__name__]
+
+
+def __getattr__(name: str) -> Any:
+    """`torch`, or None before it is imported.
+
+    Dynamo asks for an attribute of a module as Python does. Of `sys.modules` itself it would read every entry, and fail
+    where a module that imports others when it is looked at adds entries meanwhile.
+    """
+    if name != "torch":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if (torch := sys.modules.get("torch")) is not None:
+        globals()["torch"] = torch
+    return torch
+
+
+def is_traced() -> bool:
+    """Whether torch.compile or torch.export traces this call."""
+    torch = _this.torch
+    # Where it is not Dynamo that traces, tensors tell by their types.
+    return torch is not None and torch.compiler.is_dynamo_compiling()
