@@ -26,8 +26,20 @@ def selective_scan_fn(
     delta_softplus: bool = False,
     return_last_state: bool = False,
 ) -> Any:
-    """`cuconv.selective_scan_fn`."""
-    return dense.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
+    """`cuconv.selective_scan_fn`, for any mixture of dtypes: u and delta keep their bits, B, C and z may not."""
+    kind = u.dtype
+    if delta.dtype != kind or B.dtype != kind or C.dtype != kind or (z is not None and z.dtype != kind):
+        wide = torch.promote_types(kind, delta.dtype)
+        u, delta, z = u.to(wide), delta.to(wide), None if z is None else z.to(wide)
+        # Constants are of float32, too.
+        B, C = (each.to(wide) if each.dim() > 2 or each.dtype != torch.float32 else each for each in (B, C))
+        D, delta_bias = (
+            each if each is None or each.dtype == torch.float32 else each.to(wide) for each in (D, delta_bias)
+        )
+    result = dense.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
+    if u.dtype == kind:
+        return result
+    return (result[0].to(kind), result[1]) if return_last_state else result.to(kind)
 
 
 def selective_state_update(

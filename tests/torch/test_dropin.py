@@ -174,6 +174,28 @@ def test_autograd_notices_an_update_of_what_it_has_saved(update: Any) -> None:
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("wide", ["delta", "B and C", "z"])
+def test_a_scan_takes_any_mixture_of_dtypes(wide: str) -> None:
+    """Under autocast norms give float32 and projections 16 bits."""
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    u, delta, z = (torch.rand(2, 4, 6).bfloat16() for _ in range(3))
+    B, C = (torch.rand(2, 3, 6).bfloat16() for _ in range(2))
+    A, D, bias = -torch.rand(4, 3), torch.rand(4).bfloat16(), torch.rand(4)
+    exact = [each.double() for each in (u, delta, A, B, C, D, z, bias)]
+    delta = delta.float() if wide == "delta" else delta
+    B, C = (each.float() if wide == "B and C" else each for each in (B, C))
+    z = z.float() if wide == "z" else z
+    given = u.requires_grad_(), delta, A, B, C, D, z, bias, True, True
+    (out, state), (wanted, last) = selective_scan_fn(*given), cuconv.selective_scan_fn(*exact, True, True)
+    assert out.dtype == torch.bfloat16 and state.dtype == torch.float32
+    torch.testing.assert_close(out.double(), wanted, rtol=2**-8, atol=1e-5)
+    torch.testing.assert_close(state.double(), last, rtol=1e-5, atol=1e-5)
+    out.float().sum().backward()
+    assert u.grad is not None and u.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("installed")
 def test_complex_states_are_refused() -> None:
     from mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
     from mamba_ssm.ops.triton.selective_state_update import selective_state_update
