@@ -163,7 +163,8 @@ def mamba_inner_fn(
         checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them. They are also kept where B or
             C is given, beside biases and norms of B, C and delta, and by torch.compile.
         b_rms_weight, c_rms_weight: (d_state,): root mean square norms of B and C over the states, and
-        dt_rms_weight: (dim,): of delta over the channels, after delta_proj.
+        dt_rms_weight: (dim,): of delta over the channels, after delta_proj, as in mamba_ssm; or (r,): of the r numbers
+            that delta_proj takes, as in the models of Falcon.
         b_c_dt_rms_eps: added to the mean squares of these norms.
 
     Returns:
@@ -173,6 +174,16 @@ def mamba_inner_fn(
         TypeError, ValueError: as `causal_conv1d_fn` and `selective_scan_fn`.
     """
     checks.choice("checkpoint_lvl", checkpoint_lvl, (0, 1))
+    if A.is_complex():
+        raise TypeError(message("A", f"dtype {str(A.dtype).removeprefix('torch.')}", "float32"))
+    rows = delta_proj_weight.shape[1] + A.shape[-1] * ((B is None) + (C is None))
+    if x_proj_weight.shape[0] != rows:
+        wanted = f"{rows}: r of delta_proj_weight and d_state of A for each of B and C that is None"
+        raise ValueError(message("rows of x_proj_weight", x_proj_weight.shape[0], wanted))
+    if dt_rms_weight is not None:
+        dim, rank = delta_proj_weight.shape
+        if tuple(dt_rms_weight.shape) not in ((dim,), (rank,)):
+            raise ValueError(message("shape of dt_rms_weight", tuple(dt_rms_weight.shape), f"({dim},) or ({rank},)"))
     if not (traced := torch.compiler.is_compiling()):
         refuse_transforms("mamba_inner_fn")
     if xz.stride(-1) != 1:

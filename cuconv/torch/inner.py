@@ -6,6 +6,7 @@ scan's vector kernels need them, and products with the projections' weights are 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -35,11 +36,6 @@ def halves(xz: Tensor) -> list[Tensor]:
     return [half.transpose(0, 1) for half in xz.transpose(0, 1).chunk(2)]
 
 
-def as_tokens(rows: Tensor) -> Tensor:
-    """(batch * seqlen, channels) of (batch, channels, seqlen)."""
-    return rows.transpose(1, 2).flatten(0, 1)
-
-
 def as_channels(rows: Tensor) -> Tensor:
     """(channels, batch * seqlen) of (batch, channels, seqlen)."""
     return rows.transpose(0, 1).flatten(1, 2)
@@ -47,7 +43,7 @@ def as_channels(rows: Tensor) -> Tensor:
 
 def as_rows(channels: Tensor, batch: int, seqlen: int) -> Tensor:
     """(batch, channels, seqlen) of (channels, batch * seqlen)."""
-    return channels.unflatten(1, (batch, seqlen)).transpose(0, 1)
+    return channels.view(channels.shape[0], batch, seqlen).transpose(0, 1)
 
 
 class Norms(NamedTuple):
@@ -58,6 +54,7 @@ class Norms(NamedTuple):
     B: Tensor | None
     C: Tensor | None
     delta: Tensor | None
+    """As many as delta has channels, or as its projection takes numbers, which are normalised then."""
     eps: float
 
 
@@ -84,36 +81,34 @@ def compose(
     x, z = halves(xz)
     (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
     u = causal_conv1d_fn(x, conv_weight, conv_bias, activation="silu")
-    p = F.linear(as_tokens(u), x_weight)
-    delta = delta_weight @ p[:, :rank].t()
-    if norms.delta is not None:
-        delta = _rms_norm(delta.t(), norms.delta, norms.eps).t()
+    p = x_weight @ as_channels(u)
+    is_last = norms.delta is None or norms.delta.shape[0] == delta_weight.shape[0]
+    first, last = (None, norms.delta) if is_last else (norms.delta, None)
+    delta = _rms_norm(delta_weight @ _rms_norm(p[:rank], first, norms.eps), last, norms.eps)
     if B is None:
-        B = _matrix(p[:, rank : rank + d_state], norms.B_bias, norms.B, norms.eps, batch, seqlen)
+        B = as_rows(_normed(p[rank : rank + d_state], norms.B_bias, norms.B, norms.eps), batch, seqlen)
     if C is None:
-        C = _matrix(p[:, -d_state:], norms.C_bias, norms.C, norms.eps, batch, seqlen)
+        C = as_rows(_normed(p[-d_state:], norms.C_bias, norms.C, norms.eps), batch, seqlen)
     # Under autocast the projections are of the autocast dtype, and what comes from elsewhere follows.
     u, gate, delta = u.to(p.dtype), z.to(p.dtype), as_rows(delta.to(p.dtype), batch, seqlen)
     out = selective_scan_fn(u, delta, A, B, C, D, gate, delta_bias, delta_softplus)
     out_bias = None if out_bias is None else out_bias.to(out_weight.dtype)
-    return F.linear(as_tokens(out), out_weight, out_bias).unflatten(0, (batch, seqlen))
+    return F.linear(as_channels(out).t(), out_weight, out_bias).unflatten(0, (batch, seqlen))
 
 
-def _matrix(
-    tokens: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float, batch: int, seqlen: int
-) -> Tensor:
-    """(batch, d_state, seqlen) with contiguous tokens of (batch * seqlen, d_state) from x_proj."""
+def _normed(channels: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float) -> Tensor:
+    """B or C from x_proj, (d_state, batch * seqlen), with its bias and its norm."""
     if bias is not None:
-        tokens = tokens + bias.to(tokens.dtype)
-    if rms_weight is not None:
-        tokens = _rms_norm(tokens, rms_weight, eps)
-    return as_rows(tokens.t().contiguous(), batch, seqlen)
+        channels = channels + bias.to(channels.dtype)[:, None]
+    return _rms_norm(channels, rms_weight, eps)
 
 
-def _rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = rows.double() if rows.dtype == torch.float64 else rows.float()
-    scale = torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.to(wide.dtype)).to(rows.dtype)
+def _rms_norm(channels: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    if weight is None:
+        return channels
+    wide = channels.double() if channels.dtype == torch.float64 else channels.float()
+    scale = torch.rsqrt((wide * wide).mean(0, keepdim=True) + eps)
+    return (wide * scale * weight.to(wide.dtype)[:, None]).to(channels.dtype)
 
 
 _scan = Operation.named["selective_scan_fn"]
@@ -142,24 +137,25 @@ class Inner(EagerFunction):
         ctx.autocast = (torch.get_autocast_dtype(device), True) if torch.is_autocast_enabled(device) else (None, False)
         ctx.delta_softplus = delta_softplus
         weights = _cast((x_weight, delta_weight, out_weight), ctx.autocast)
-        x, z = halves(xz)
+        x, z = xz.chunk(2, dim=1)
         (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
-        u = causal_conv1d_fn(x, conv_weight, conv_bias, activation="silu").to(weights[0].dtype)
-        p = F.linear(as_tokens(u), weights[0])
-        delta = as_rows(weights[1] @ p[:, :rank].t(), batch, seqlen)
-        parts = p[:, rank : rank + d_state], p[:, -d_state:]
-        B, C = (_matrix(each, None, None, 0.0, batch, seqlen) for each in parts)
-        inputs = (u, delta, A, B, C, D, z.to(p.dtype), delta_bias, None)
-        out, _, chunk_states = _scan((*inputs, None, None, None), (delta_softplus, False, True))
+        u = _convolved(x, conv_weight, conv_bias).to(weights[0].dtype)
+        p = torch.mm(weights[0], u)
+        delta = torch.mm(weights[1], p[:rank])
+        _, B, C = as_rows(p, batch, seqlen).split((rank, d_state, d_state), dim=1)
+        out = torch.empty_like(u)
+        u_rows, delta_rows, out_rows = (as_rows(each, batch, seqlen) for each in (u, delta, out))
+        inputs = (u_rows, delta_rows, A, B, C, D, z.to(p.dtype), delta_bias, None)
+        _, _, chunk_states = _scan((*inputs, out_rows, None, None), (delta_softplus, False, True))
         kept = (u, delta) if keep else (None, None)
         given = (xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, out_bias, A, D, delta_bias)
-        ctx.save_for_backward(*given, p, B, C, out, chunk_states, *kept)
-        result = F.linear(as_tokens(out), weights[2], None if out_bias is None else out_bias.to(weights[2].dtype))
-        return result.unflatten(0, (batch, seqlen))
+        ctx.save_for_backward(*given, *weights, p, out, chunk_states, *kept)
+        result = F.linear(out.t(), weights[2], None if out_bias is None else out_bias.to(weights[2].dtype))
+        return result.view(batch, seqlen, out_weight.shape[0])
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        *given, p, B, C, out, chunk_states, u, delta = ctx.saved_tensors
+        *given, w_x, w_delta, w_out, p, out, chunk_states, u, delta = ctx.saved_tensors
         xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, out_bias, A, D, delta_bias = given
         device = xz.device.type
         if torch.is_grad_enabled():
@@ -173,39 +169,60 @@ class Inner(EagerFunction):
             found = iter(torch.autograd.grad(again, needed, dout, create_graph=True))
             grads = [next(found) if each is not None and each.requires_grad else None for each in given]
             return (*grads, None, None)
-        with torch.autocast(device, enabled=False):
-            weights = _cast((x_weight, delta_weight, out_weight), ctx.autocast)
-            x, z = halves(xz)
-            (batch, _, seqlen), rank = x.shape, delta_weight.shape[1]
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+            x, z = xz.chunk(2, dim=1)
+            (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
             if u is None:
-                u = causal_conv1d_fn(x, conv_weight, conv_bias, activation="silu").to(p.dtype)
-                delta = as_rows(weights[1] @ p[:, :rank].t(), batch, seqlen)
+                u, delta = _convolved(x, conv_weight, conv_bias).to(p.dtype), torch.mm(w_delta, p[:rank])
             dtokens = dout.flatten(0, 1).to(p.dtype)
-            dxz = torch.empty_like(xz)
-            dx, dz = halves(dxz)
+            dy = torch.mm(w_out.t(), dtokens.t())
+            dxz, du, ddelta, dp = (torch.empty_like(each) for each in (xz, u, u, p))
+            dx, dz = dxz.chunk(2, dim=1)
+            rows = tuple(as_rows(each, batch, seqlen) for each in (u, delta, dy, du, ddelta, p, dp))
+            (_, B, C), (_, dB, dC) = (each.split((rank, d_state, d_state), dim=1) for each in rows[5:])
             scan = selective_scan_bwd(
-                *(u, delta, A, B, C, D, z.to(p.dtype), delta_bias),
-                as_rows(weights[2].t() @ dtokens.t(), batch, seqlen),
+                *(*rows[:2], A, B, C, D, z.to(p.dtype), delta_bias, rows[2]),
                 delta_softplus=ctx.delta_softplus,
                 chunk_states=chunk_states,
+                **{"du": rows[3], "ddelta": rows[4], "dB": dB, "dC": dC},
                 dz=dz if dz.dtype == p.dtype else None,
             )
             if dz.dtype != p.dtype:
                 dz.copy_(scan.dz)
-            ddelta = as_channels(scan.ddelta)
-            dp = torch.cat([ddelta.t() @ weights[1], as_tokens(scan.dB), as_tokens(scan.dC)], dim=1)
-            du = torch.addmm(as_channels(scan.du), weights[0].t(), dp.t())
+            torch.mm(w_delta.t(), ddelta, out=dp[:rank])
+            du.addmm_(w_x.t(), dp)
             _, dconv_weight, dconv_bias, _ = causal_conv1d_bwd(
-                x, conv_weight, conv_bias, as_rows(du, batch, seqlen).to(x.dtype), activation="silu", dx=dx
+                x, conv_weight, conv_bias, rows[3].to(x.dtype), activation="silu", dx=dx
             )
-            dx_weight = (dp.t() @ as_tokens(u)).to(x_weight.dtype)
-            ddelta_weight = (ddelta @ p[:, :rank]).to(delta_weight.dtype)
-            dout_weight = (dtokens.t() @ as_tokens(out)).to(out_weight.dtype)
-            dout_bias = None if out_bias is None else dtokens.sum(0).to(out_bias.dtype)
+            # Weights that are frozen, as beside low-rank adapters, need no products.
+            _, _, _, *needed = ctx.needs_input_grad[:7]
+            factors = (dp, u.t(), x_weight), (ddelta, p[:rank].t(), delta_weight), (dtokens.t(), out.t(), out_weight)
+            products = (_product(*each) if need else None for each, need in zip(factors, needed, strict=False))
+            dout_bias = dtokens.sum(0).to(out_bias.dtype) if needed[3] else None
         return (
-            *(dxz, dconv_weight, dconv_bias, dx_weight, ddelta_weight, dout_weight, dout_bias),
+            *(dxz, dconv_weight, dconv_bias, *products, dout_bias),
             *(scan.dA, scan.dD, scan.ddelta_bias, None, None),
         )
+
+
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(dim, batch * seqlen): silu of the convolution of (batch, dim, seqlen)."""
+    batch, dim, seqlen = x.shape
+    u = x.new_empty(dim, batch * seqlen)
+    causal_conv1d_fn(x, weight, bias, activation="silu", out=as_rows(u, batch, seqlen))
+    return u
+
+
+_HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()
+"""Whether torch.mm gives sums in float32 without rounding them, on GPUs."""
+
+
+def _product(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    """a @ b, the gradient of a weight, in its dtype."""
+    if _HAS_OUT_DTYPE and a.is_cuda and a.element_size() == 2 and weight.dtype == torch.float32:
+        product: Tensor = torch.mm(a, b, out_dtype=torch.float32)  # type: ignore[call-overload]
+        return product
+    return torch.mm(a, b).to(weight.dtype)
 
 
 def _cast(weights: tuple[Tensor, ...], autocast: tuple[torch.dtype | None, bool]) -> tuple[Tensor, ...]:

@@ -15,7 +15,7 @@ from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn, tensors
-from cuconv.torch.inner import as_rows, as_tokens, halves
+from cuconv.torch.inner import as_channels, as_rows
 from cuconv.torch.mamba_ssm import selective_state_update
 
 
@@ -308,16 +308,15 @@ class Mamba(nn.Module):
     def prefill(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> Tensor:
         """The result for whole prompts, which leave their states: conv_state and ssm_state are overwritten."""
         A, D, delta_bias = self._scan_parameters()
-        x, z = halves(self._project_in(hidden_states))
+        x, z = self._project_in(hidden_states).chunk(2, dim=1)
         weight = self.conv1d.weight.squeeze(1)
         u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
         kept = min(x.shape[2], conv_state.shape[2])
         conv_state.zero_()
         conv_state[:, :, conv_state.shape[2] - kept :].copy_(x[:, :, x.shape[2] - kept :])
         batch, _, seqlen = x.shape
-        steps, B, C = (part.t() for part in self._parts(self.x_proj(as_tokens(u))))
-        delta = as_rows(self.dt_proj.weight @ steps, batch, seqlen)
-        B, C = (as_rows(matrix.contiguous(), batch, seqlen) for matrix in (B, C))
+        steps, B, C = (self.x_proj.weight @ as_channels(u)).split(self._parts)
+        delta, B, C = (as_rows(each, batch, seqlen) for each in (self.dt_proj.weight @ steps, B, C))
         out, last_state = selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, True, True)
         ssm_state.copy_(last_state)
         result: Tensor = self.out_proj(out.transpose(1, 2))
@@ -336,14 +335,16 @@ class Mamba(nn.Module):
             raise ValueError(message("tokens of hidden_states", hidden_states.shape[1], "1"))
         x, z = self.in_proj(hidden_states[:, 0]).chunk(2, dim=-1)
         u = causal_conv1d_update(x, conv_state, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.activation)
-        steps, B, C = self._parts(self.x_proj(u))
+        steps, B, C = self.x_proj(u).split(self._parts, dim=-1)
         delta = F.linear(steps, self.dt_proj.weight)
         A, D, delta_bias = self._scan_parameters()
         y = selective_state_update(ssm_state, u, delta, A, B, C, D, z, dt_bias=delta_bias, dt_softplus=True)
         return self.out_proj(y)[:, None], conv_state, ssm_state
 
-    def _parts(self, rows: Tensor) -> list[Tensor]:
-        return list(rows.split([self.dt_rank, self.d_state, self.d_state], dim=-1))
+    @property
+    def _parts(self) -> list[int]:
+        """How many of x_proj's results delta is made from, and how many are B's and C's."""
+        return [self.dt_rank, self.d_state, self.d_state]
 
     def allocate_inference_cache(
         self, batch_size: int, max_seqlen: int = 0, dtype: torch.dtype | None = None, **kwargs: Any

@@ -93,9 +93,13 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
         if borders and not ("seq_idx" in borders and "seq_idx" in known):
             return original(*arguments, **named)
         if is_inner and named.get("dt_rms_weight") is not None:
-            # mamba_ssm normalises delta after its projection, but the models do so before it. Models that get None
-            # compute the block operation by operation.
-            return None
+            # mamba_ssm normalises delta, as many numbers as there are weights, and the models what delta is made from,
+            # with weights of one.
+            dim, rank = (named["delta_proj_weight"] if "delta_proj_weight" in named else arguments[4]).shape
+            if dim == rank:
+                # Models that get None compute the block step by step.
+                return None
+            named["dt_rms_weight"] = named["dt_rms_weight"][:rank]
         return function(*arguments, **{name: value for name, value in named.items() if name in known})
 
     call.cuconv_original = original  # type: ignore[attr-defined]

@@ -188,6 +188,16 @@ def test_the_inner_part_of_a_block_with_contiguous_channels(sizes: tuple[int, in
         close(got[0], wanted[0].cpu(), dtype)
 
 
+def test_gradients_of_float32_weights_are_not_rounded() -> None:
+    """Under autocast products are of 16 bits, and the sums that are a weight's gradient need not be rounded to them."""
+    block = Mamba(64).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        out = block(torch.randn(2, 300, 64, device="cuda"))
+    out.float().square().sum().backward()
+    for weight in (block.x_proj.weight, block.dt_proj.weight, block.out_proj.weight):
+        assert not torch.equal(weight.grad, weight.grad.bfloat16().float())
+
+
 def test_a_step_in_a_cuda_graph() -> None:
     block = Mamba(64).cuda()
     x, states = torch.randn(4, 1, 64, device="cuda"), block.allocate_inference_cache(4)

@@ -40,11 +40,12 @@ def plain_inner(xz: Any, module: Any, **norms: Any) -> Any:
     u, _ = inputs.conv(x, module.conv1d.weight.squeeze(1), module.conv1d.bias)
     p = F.linear(u.transpose(1, 2), module.x_proj.weight)
     steps, B, C = p.split([module.dt_rank, module.d_state, module.d_state], dim=-1)
-    delta = F.linear(steps, module.dt_proj.weight)
 
     def norm(rows: Any, weight: Any) -> Any:
         return rows if weight is None else F.rms_norm(rows, rows.shape[-1:], weight, 1e-6)
 
+    delta = F.linear(norm(steps, norms.get("steps")), module.dt_proj.weight)
+    B, C = B + norms.get("B_bias", 0), C + norms.get("C_bias", 0)
     delta, B, C = norm(delta, norms.get("dt")), norm(B, norms.get("b")), norm(C, norms.get("c"))
     rows = [each.transpose(1, 2) for each in (delta, B, C)]
     out, _ = inputs.scan(u, rows[0], -module.A_log.exp(), *rows[1:], module.D, z, module.dt_proj.bias, True)
@@ -98,8 +99,7 @@ def test_tokens_stay_contiguous_between_projections(bias: bool, monkeypatch: pyt
         *("causal_conv1d_fn", "selective_scan_fn", "selective_scan_bwd", "causal_conv1d_bwd")
     }
     assert all(strides == {1} for _, strides in seen)
-    # B and C are copied, but nothing that has as many channels as the block.
-    assert copies.largest == 2 * 9 * 4
+    assert copies.largest == 0
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -180,6 +180,29 @@ def test_one_function_differentiates_what_requires_it() -> None:
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
 
 
+def test_frozen_weights_of_projections_take_no_products() -> None:
+    """Low-rank adapters leave the weights as they are, whose gradients are a third of the backward's products."""
+    given = inner_inputs(torch.float64)
+    counted = {}
+    for frozen in (False, True):
+        few = tuple(each.detach() if frozen and place in (3, 4, 5) else each for place, each in enumerate(given[:-1]))
+        loss = Inner.eager(*few, True, False).sum()
+        with Products() as products:
+            loss.backward()
+        counted[frozen] = products.count
+    assert counted == {False: 7, True: 4}
+
+
+class Products(TorchDispatchMode):
+    """Counts products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += str(func).startswith(("aten.mm", "aten.addmm"))
+        return func(*args, **(kwargs or {}))
+
+
 def test_a_penalty_on_the_gradient_of_a_block_is_an_error() -> None:
     block, x = Mamba(8, d_state=4, dtype=torch.float64), random(2, 5, 8)
     (plain,) = torch.autograd.grad(block(x).sum(), x)
@@ -238,20 +261,22 @@ def test_what_was_modified_is_not_computed_again() -> None:
         loss.backward()
 
 
-@pytest.mark.parametrize("level", [0, 1])
-def test_inner_norms_and_biases(level: int) -> None:
-    block = Mamba(8, d_state=4, dtype=torch.float64)
+@pytest.mark.parametrize(("level", "of_delta"), [(0, "dt"), (1, "dt"), (1, "steps")])
+def test_inner_norms_and_biases(level: int, of_delta: str) -> None:
+    block = Mamba(8, d_state=4, dt_rank=3, dtype=torch.float64)
     xz = random(2, 32, 9)
-    norms = {"b": random(4), "c": random(4), "dt": random(16)}
+    norms = {"b": random(4), "c": random(4), of_delta: random(16 if of_delta == "dt" else 3)}
+    biases = {"B": random(4), "C": random(4)}
     got = mamba_inner_fn(
         *(xz, block.conv1d.weight, block.conv1d.bias, block.x_proj.weight, block.dt_proj.weight, block.out_proj.weight),
         *(None, -block.A_log.exp(), None, None, block.D, block.dt_proj.bias),
         checkpoint_lvl=level,
-        **{f"{name}_rms_weight": weight for name, weight in norms.items()},
+        **{f"{name.replace('steps', 'dt')}_rms_weight": weight for name, weight in norms.items()},
+        **{f"{name}_proj_bias": bias for name, bias in biases.items()},
     )
-    wanted = plain_inner(xz, block, **norms)
+    wanted = plain_inner(xz, block, **norms, **{f"{name}_bias": bias for name, bias in biases.items()})
     torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
-    arguments = (xz, block.x_proj.weight, block.dt_proj.weight, *norms.values())
+    arguments = (xz, block.x_proj.weight, block.dt_proj.weight, *norms.values(), *biases.values())
     for one, other in zip(
         torch.autograd.grad(got.square().sum(), arguments),
         torch.autograd.grad(wanted.square().sum(), arguments),
@@ -490,6 +515,15 @@ def test_a_residual_of_more_bits_leaves_the_result_its_dtype() -> None:
 
 class Context:
     """What flash-linear-attention's layers get where a sequence is spread over devices."""
+
+
+def test_sizes_of_weights_are_checked() -> None:
+    xz, conv_weight, bias, x_weight, *others, _, A, D, delta_bias, _ = inner_inputs(torch.float32)
+    given = (xz, conv_weight[:, None], bias, x_weight[:-1], *others, None, A, None, None, D, delta_bias)
+    with pytest.raises(ValueError, match=r"^shape of dt_rms_weight: got \(8,\); wanted \(16,\) or \(1,\)"):
+        mamba_inner_fn(*given[:3], x_weight, *given[4:], dt_rms_weight=random(8))
+    with pytest.raises(ValueError, match=r"^rows of x_proj_weight: got 8; wanted 9: r of delta_proj_weight"):
+        mamba_inner_fn(*given)
 
 
 def test_bad_options() -> None:

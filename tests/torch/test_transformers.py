@@ -19,7 +19,7 @@ from tests.support.entries import the_whole_way
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-from cuconv.torch import patch_transformers, unpatch_transformers  # noqa: E402
+from cuconv.torch import functional, patch_transformers, unpatch_transformers  # noqa: E402
 
 ROOT = Path(cuconv.__file__).parents[1]
 
@@ -186,8 +186,50 @@ def test_a_model_computes_the_same(device: str, name: str, called: Counter[str])
             # Sums of some hundred products in float32, in two orders.
             bound = 1e-4 * gradient.abs().max() + 1e-6 * largest
             assert (got[parameter] - gradient).abs().max() <= bound, parameter
-    # On a GPU a training step of Mamba begins with a copy.
-    assert set(called) == CALLED[name] | ({"with_contiguous_tokens"} if (device, name) == ("cuda", "Mamba") else set())
+    # On a GPU a training step of a whole block begins with a copy.
+    is_copied = device == "cuda" and name in ("Mamba", "FalconMamba")
+    assert set(called) == CALLED[name] | ({"with_contiguous_tokens"} if is_copied else set())
+
+
+@pytest.mark.parametrize("name", ["Mamba", "FalconMamba", "Jamba", "Zamba", "Bamba"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_model_computes_the_same_under_autocast(device: str, name: str, called: Counter[str]) -> None:
+    """Norms give float32 there, beside 16 bits of projections."""
+    model = model_of(name).to(device)
+    ids, mask = torch.randint(3, 64, (2, 7)).to(device), torch.ones(2, 7, dtype=torch.int64, device=device)
+    found = []
+    for is_patched in (False, True):
+        if is_patched:
+            patch_transformers()
+        with torch.autocast(device, torch.bfloat16), torch.no_grad():
+            logits = model(ids, attention_mask=mask, use_cache=True).logits.float()
+            generated(model, ids, mask)
+        with torch.autocast(device, torch.bfloat16):
+            loss = model.train()(ids, attention_mask=mask, labels=ids, use_cache=False).loss
+        loss.backward()
+        found.append((logits, loss.item(), torch.cat([p.grad.flatten() for p in model.parameters()])))
+        model.eval().zero_grad()
+    (wanted_logits, wanted_loss, wanted), (logits, loss, gradient) = found
+    assert abs(loss - wanted_loss) <= 2e-3 * wanted_loss
+    assert (logits - wanted_logits).norm() <= 0.02 * wanted_logits.norm()
+    assert (gradient - wanted).norm() <= 0.02 * wanted.norm()
+    assert called["selective_state_update"] and called["causal_conv1d_bwd"]
+
+
+@pytest.mark.parametrize("rank", [4, 64])
+def test_a_block_with_norms_is_one_function(rank: int, called: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where delta is made from as many numbers as it has channels, which of them is normalised cannot be told."""
+    monkeypatch.setitem(MODELS["FalconMamba"], "time_step_rank", rank)
+    model = model_of("FalconMamba")
+    ids, mask = torch.randint(3, 64, (2, 7)), torch.ones(2, 7, dtype=torch.int64)
+    _, wanted = gradients(model, ids, mask)
+    blocks, compute = [], functional.compose
+    monkeypatch.setattr(functional, "compose", lambda *given: blocks.append(given) or compute(*given))
+    patch_transformers()
+    _, got = gradients(model, ids, mask)
+    assert len(blocks) == (2 if rank == 4 else 0) and called["selective_scan_bwd"] == 2
+    for parameter, gradient in wanted.items():
+        torch.testing.assert_close(got[parameter], gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_what_is_patched_is_undone(called: Counter[str]) -> None:
