@@ -11,7 +11,7 @@ from cuconv.causal_conv1d.kernels import WIDTHS
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
-from cuconv.torch.inner import Inner, Norms, compose, turned
+from cuconv.torch.inner import NO_NORMS, Inner, Norms, compose, turned
 from cuconv.torch.operators import refuse_transforms
 
 
@@ -161,7 +161,7 @@ def mamba_inner_fn(
         A, B, C, D, delta_bias, delta_softplus: as `selective_scan_fn` takes them; B and C from x_proj when None.
         B_proj_bias, C_proj_bias: (d_state,), added to B and C from x_proj.
         checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them. They are also kept where B or
-            C is given, beside biases and norms of B, C and delta, and by torch.compile.
+            C is given, and by torch.compile.
         b_rms_weight, c_rms_weight: (d_state,): root mean square norms of B and C over the states, and
         dt_rms_weight: (dim,): of delta over the channels, after delta_proj, as in mamba_ssm; or (r,): of the r numbers
             that delta_proj takes, as in the models of Falcon.
@@ -190,9 +190,10 @@ def mamba_inner_fn(
         # A copy costs less than kernels of scans that cannot read neighbouring tokens at once.
         xz = turned(xz)
     projections = (x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias)
-    inputs = (xz, conv1d_weight.squeeze(1), conv1d_bias, *projections, A, D, delta_bias, delta_softplus)
+    inputs = (xz, conv1d_weight, conv1d_bias, *projections, A, D, delta_bias, delta_softplus)
     norms = Norms(B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps)
-    if traced or any(each is not None for each in (B, C, *norms[:-1])):
-        return compose(*inputs, B, C, norms)
-    result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0)
+    has_norms = any(each is not None for each in norms[:-1])
+    if traced or B is not None or C is not None:
+        return compose(*inputs, B, C, norms if has_norms else NO_NORMS)
+    result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0, *(norms if has_norms else ()))
     return result

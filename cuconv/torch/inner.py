@@ -6,6 +6,7 @@ scan's vector kernels need them, and products with the projections' weights are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -57,6 +58,11 @@ class Norms(NamedTuple):
     """As many as delta has channels, or as its projection takes numbers, which are normalised then."""
     eps: float
 
+    def around(self, delta_weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The weights of the norms before and after delta's projection."""
+        is_after = self.delta is not None and self.delta.shape[0] == delta_weight.shape[0]
+        return (None, self.delta) if is_after else (self.delta, None)
+
 
 NO_NORMS = Norms(None, None, None, None, None, 0.0)
 
@@ -77,18 +83,17 @@ def compose(
     C: Tensor | None = None,
     norms: Norms = NO_NORMS,
 ) -> Tensor:
-    """`mamba_inner_fn` of operations that autograd follows one by one; conv_weight is (dim, width)."""
+    """`mamba_inner_fn` of operations that autograd follows one by one."""
     x, z = halves(xz)
     (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
-    u = causal_conv1d_fn(x, conv_weight, conv_bias, activation="silu")
+    u = causal_conv1d_fn(x, conv_weight.squeeze(1), conv_bias, activation="silu")
     p = x_weight @ as_channels(u)
-    is_last = norms.delta is None or norms.delta.shape[0] == delta_weight.shape[0]
-    first, last = (None, norms.delta) if is_last else (norms.delta, None)
-    delta = _rms_norm(delta_weight @ _rms_norm(p[:rank], first, norms.eps), last, norms.eps)
+    before, after = norms.around(delta_weight)
+    delta = _rms_norm(delta_weight @ _rms_norm(p[:rank], before, norms.eps), after, norms.eps).contiguous()
     if B is None:
-        B = as_rows(_normed(p[rank : rank + d_state], norms.B_bias, norms.B, norms.eps), batch, seqlen)
+        B = as_rows(_matrix(p[rank : rank + d_state], norms.B_bias, norms.B, norms.eps), batch, seqlen)
     if C is None:
-        C = as_rows(_normed(p[-d_state:], norms.C_bias, norms.C, norms.eps), batch, seqlen)
+        C = as_rows(_matrix(p[-d_state:], norms.C_bias, norms.C, norms.eps), batch, seqlen)
     # Under autocast the projections are of the autocast dtype, and what comes from elsewhere follows.
     u, gate, delta = u.to(p.dtype), z.to(p.dtype), as_rows(delta.to(p.dtype), batch, seqlen)
     out = selective_scan_fn(u, delta, A, B, C, D, gate, delta_bias, delta_softplus)
@@ -96,19 +101,27 @@ def compose(
     return F.linear(as_channels(out).t(), out_weight, out_bias).unflatten(0, (batch, seqlen))
 
 
-def _normed(channels: Tensor, bias: Tensor | None, rms_weight: Tensor | None, eps: float) -> Tensor:
-    """B or C from x_proj, (d_state, batch * seqlen), with its bias and its norm."""
-    if bias is not None:
-        channels = channels + bias.to(channels.dtype)[:, None]
-    return _rms_norm(channels, rms_weight, eps)
+def _parts(p: Tensor, rank: int, d_state: int, norms: Norms, before: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """What delta's projection takes, B and C, each (numbers, batch * seqlen), of x_proj's results."""
+    steps, B, C = p.split((rank, d_state, d_state))
+    if norms is NO_NORMS:
+        return steps, B, C
+    B, C = _matrix(B, norms.B_bias, norms.B, norms.eps), _matrix(C, norms.C_bias, norms.C, norms.eps)
+    return _rms_norm(steps, before, norms.eps), B, C
+
+
+def _matrix(part: Tensor, bias: Tensor | None, weight: Tensor | None, eps: float) -> Tensor:
+    """B or C with its bias and its norm."""
+    biased = part if bias is None else part + bias.to(part.dtype)[:, None]
+    return _rms_norm(biased, weight, eps).contiguous()
 
 
 def _rms_norm(channels: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """(channels, tokens) of the same shape, with contiguous channels where there is a norm."""
     if weight is None:
         return channels
-    wide = channels.double() if channels.dtype == torch.float64 else channels.float()
-    scale = torch.rsqrt((wide * wide).mean(0, keepdim=True) + eps)
-    return (wide * scale * weight.to(wide.dtype)[:, None]).to(channels.dtype)
+    wide = torch.promote_types(channels.dtype, weight.dtype)
+    return F.rms_norm(channels.t().to(wide), weight.shape, weight.to(wide), eps).to(channels.dtype).t()
 
 
 _scan = Operation.named["selective_scan_fn"]
@@ -132,84 +145,135 @@ class Inner(EagerFunction):
         delta_bias: Tensor | None,
         delta_softplus: bool,
         keep: bool,
+        *norms: Any,
     ) -> Tensor:
         device = xz.device.type
         ctx.autocast = (torch.get_autocast_dtype(device), True) if torch.is_autocast_enabled(device) else (None, False)
-        ctx.delta_softplus = delta_softplus
+        own = Norms._make(norms) if norms else NO_NORMS
+        ctx.delta_softplus, ctx.eps = delta_softplus, own.eps
         weights = _cast((x_weight, delta_weight, out_weight), ctx.autocast)
         x, z = xz.chunk(2, dim=1)
         (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
         u = _convolved(x, conv_weight, conv_bias).to(weights[0].dtype)
-        p = torch.mm(weights[0], u)
-        delta = torch.mm(weights[1], p[:rank])
-        _, B, C = as_rows(p, batch, seqlen).split((rank, d_state, d_state), dim=1)
-        out = torch.empty_like(u)
-        u_rows, delta_rows, out_rows = (as_rows(each, batch, seqlen) for each in (u, delta, out))
+        # Norms are along contiguous numbers.
+        p = torch.mm(u.t(), weights[0].t()).t() if norms else torch.mm(weights[0], u)
+        before, after = own.around(delta_weight)
+        steps, *matrices = _parts(p, rank, d_state, own, before)
+        delta, out = _rms_norm(torch.mm(weights[1], steps), after, own.eps).contiguous(), torch.empty_like(u)
+        u_rows, delta_rows, B, C, out_rows = (as_rows(each, batch, seqlen) for each in (u, delta, *matrices, out))
         inputs = (u_rows, delta_rows, A, B, C, D, z.to(p.dtype), delta_bias, None)
         _, _, chunk_states = _scan((*inputs, out_rows, None, None), (delta_softplus, False, True))
         kept = (u, delta) if keep else (None, None)
         given = (xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, out_bias, A, D, delta_bias)
-        ctx.save_for_backward(*given, *weights, p, out, chunk_states, *kept)
+        ctx.save_for_backward(*given, *weights, p, out, chunk_states, *kept, *norms[:-1])
         result = F.linear(out.t(), weights[2], None if out_bias is None else out_bias.to(weights[2].dtype))
         return result.view(batch, seqlen, out_weight.shape[0])
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        *given, w_x, w_delta, w_out, p, out, chunk_states, u, delta = ctx.saved_tensors
+        given, kept = ctx.saved_tensors[:10], ctx.saved_tensors[10:]
+        w_x, w_delta, w_out, p, out, chunk_states, u, delta, *norms = kept
         xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, out_bias, A, D, delta_bias = given
         device = xz.device.type
         if torch.is_grad_enabled():
             # With create_graph autograd is to follow this, too. Views stand for the arguments: where one is made of
             # another or is the same tensor, autograd itself adds what reaches that one through both.
-            given = [each if each is None else each.view_as(each) for each in given]
+            given = [each if each is None else each.view_as(each) for each in (*given, *norms)]
+            own = Norms._make((*given[10:], ctx.eps)) if norms else NO_NORMS
             with torch.autocast(device, *ctx.autocast):
-                arguments: tuple[Any, ...] = (*given, ctx.delta_softplus)
+                arguments: tuple[Any, ...] = (*given[:10], ctx.delta_softplus, None, None, own)
                 again = compose(*arguments)
             needed = [each for each in given if each is not None and each.requires_grad]
             found = iter(torch.autograd.grad(again, needed, dout, create_graph=True))
             grads = [next(found) if each is not None and each.requires_grad else None for each in given]
-            return (*grads, None, None)
+            return (*grads[:10], None, None, *grads[10:], *[None] * bool(norms))
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             x, z = xz.chunk(2, dim=1)
             (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
+            normed = _Normed(p, w_delta, d_state, Norms._make((*norms, ctx.eps))) if norms else None
+            steps, *matrices = _parts(p, rank, d_state, NO_NORMS, None) if normed is None else normed.parts
             if u is None:
-                u, delta = _convolved(x, conv_weight, conv_bias).to(p.dtype), torch.mm(w_delta, p[:rank])
+                u = _convolved(x, conv_weight, conv_bias).to(p.dtype)
+                delta = torch.mm(w_delta, steps) if normed is None else normed.delta
             dtokens = dout.flatten(0, 1).to(p.dtype)
             dy = torch.mm(w_out.t(), dtokens.t())
-            dxz, du, ddelta, dp = (torch.empty_like(each) for each in (xz, u, u, p))
+            dxz, du, ddelta = (torch.empty_like(each) for each in (xz, u, u))
+            dparts = p.new_empty(p.shape)
             dx, dz = dxz.chunk(2, dim=1)
-            rows = tuple(as_rows(each, batch, seqlen) for each in (u, delta, dy, du, ddelta, p, dp))
-            (_, B, C), (_, dB, dC) = (each.split((rank, d_state, d_state), dim=1) for each in rows[5:])
+            dsteps, *dmatrices = _parts(dparts, rank, d_state, NO_NORMS, None)
+            u_rows, delta_rows, dy_rows, du_rows, ddelta_rows, B, C, dB, dC = (
+                as_rows(each, batch, seqlen) for each in (u, delta, dy, du, ddelta, *matrices, *dmatrices)
+            )
             scan = selective_scan_bwd(
-                *(*rows[:2], A, B, C, D, z.to(p.dtype), delta_bias, rows[2]),
+                *(u_rows, delta_rows, A, B, C, D, z.to(p.dtype), delta_bias, dy_rows),
                 delta_softplus=ctx.delta_softplus,
                 chunk_states=chunk_states,
-                **{"du": rows[3], "ddelta": rows[4], "dB": dB, "dC": dC},
+                **{"du": du_rows, "ddelta": ddelta_rows, "dB": dB, "dC": dC},
                 dz=dz if dz.dtype == p.dtype else None,
             )
             if dz.dtype != p.dtype:
                 dz.copy_(scan.dz)
-            torch.mm(w_delta.t(), ddelta, out=dp[:rank])
+            ddelta = ddelta if normed is None else normed.before_norm(ddelta)
+            torch.mm(w_delta.t(), ddelta, out=dsteps)
+            dp, dnorms = (dparts, []) if normed is None else normed.back((dsteps, *dmatrices))
             du.addmm_(w_x.t(), dp)
             _, dconv_weight, dconv_bias, _ = causal_conv1d_bwd(
-                x, conv_weight, conv_bias, rows[3].to(x.dtype), activation="silu", dx=dx
+                x, conv_weight.squeeze(1), conv_bias, du_rows.to(x.dtype), activation="silu", dx=dx
             )
             # Weights that are frozen, as beside low-rank adapters, need no products.
             _, _, _, *needed = ctx.needs_input_grad[:7]
-            factors = (dp, u.t(), x_weight), (ddelta, p[:rank].t(), delta_weight), (dtokens.t(), out.t(), out_weight)
+            factors = (dp, u.t(), x_weight), (ddelta, steps.t(), delta_weight), (dtokens.t(), out.t(), out_weight)
             products = (_product(*each) if need else None for each, need in zip(factors, needed, strict=False))
             dout_bias = dtokens.sum(0).to(out_bias.dtype) if needed[3] else None
         return (
-            *(dxz, dconv_weight, dconv_bias, *products, dout_bias),
-            *(scan.dA, scan.dD, scan.ddelta_bias, None, None),
+            *(dxz, dconv_weight.view_as(conv_weight), dconv_bias, *products, dout_bias),
+            *(scan.dA, scan.dD, scan.ddelta_bias, None, None, *dnorms, *[None] * bool(norms)),
         )
 
 
+class _Normed:
+    """What lies between x_proj and the scan where there are norms or biases. Autograd follows it by itself: these are
+    operations on few numbers.
+    """
+
+    def __init__(self, p: Tensor, delta_weight: Tensor, d_state: int, norms: Norms) -> None:
+        self._p = p.detach().requires_grad_()
+        self._own: list[Any] = [
+            None if each is None else each.detach().requires_grad_(each.requires_grad) for each in norms[:-1]
+        ]
+        own = Norms._make((*self._own, norms.eps))
+        before, self._after = own.around(delta_weight)
+        with torch.enable_grad():
+            self._parts = _parts(self._p, delta_weight.shape[1], d_state, own, before)
+            self.parts = [each.detach() for each in self._parts]
+            """What delta's projection takes, B and C."""
+            self._projected = torch.mm(delta_weight.detach(), self.parts[0]).requires_grad_()
+            self._delta = _rms_norm(self._projected, self._after, norms.eps).contiguous()
+        self.delta = self._delta.detach()
+        self._gradients: dict[int, Tensor] = {}
+
+    def before_norm(self, ddelta: Tensor) -> Tensor:
+        """The gradient of delta before its own norm from the one behind it."""
+        return ddelta if self._after is None else self._back((self._delta,), self._projected, (ddelta,))
+
+    def back(self, dparts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor | None]]:
+        """The gradients of x_proj's results, and of what `Norms` has, from those of the parts."""
+        dp = self._back(self._parts, self._p, dparts)
+        return dp, [self._gradients.get(id(each)) for each in self._own]
+
+    def _back(self, results: Sequence[Tensor], argument: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        """The gradient of an argument; those of weights and biases are put down."""
+        wanted = [each for each in self._own if each is not None and each.requires_grad]
+        first, *others = torch.autograd.grad(results, (argument, *wanted), gradients, allow_unused=True)
+        self._gradients |= {id(each): got for each, got in zip(wanted, others, strict=True) if got is not None}
+        return first
+
+
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(dim, batch * seqlen): silu of the convolution of (batch, dim, seqlen)."""
+    """(dim, batch * seqlen): silu of the convolution of (batch, dim, seqlen), with weights (dim, 1, width)."""
     batch, dim, seqlen = x.shape
     u = x.new_empty(dim, batch * seqlen)
-    causal_conv1d_fn(x, weight, bias, activation="silu", out=as_rows(u, batch, seqlen))
+    causal_conv1d_fn(x, weight.squeeze(1), bias, activation="silu", out=as_rows(u, batch, seqlen))
     return u
 
 

@@ -24,7 +24,7 @@ from cuconv.torch import (  # noqa: E402
     mamba_inner_fn,
     selective_scan_packed,
 )
-from cuconv.torch.inner import Inner, compose  # noqa: E402
+from cuconv.torch.inner import NO_NORMS, Inner, Norms, compose  # noqa: E402
 
 F = torch.nn.functional
 
@@ -126,7 +126,7 @@ def test_a_gpu_copies_contiguous_channels_by_a_kernel(monkeypatch: pytest.Monkey
     xz, conv_weight, *others, out_bias, A, D, delta_bias, _ = inner_inputs(torch.float64)
 
     def gradients(xz: Any) -> Any:
-        inner = mamba_inner_fn(xz, conv_weight[:, None], *others, out_bias, A, None, None, D, delta_bias)
+        inner = mamba_inner_fn(xz, conv_weight, *others, out_bias, A, None, None, D, delta_bias)
         return inner, *torch.autograd.grad(inner.sin().sum(), (xz, conv_weight, *others))
 
     wanted = gradients(xz)
@@ -144,7 +144,7 @@ def test_a_gpu_copies_contiguous_channels_by_a_kernel(monkeypatch: pytest.Monkey
 
 def inner_inputs(dtype: Any) -> tuple[Any, ...]:
     """What `compose` and, but for the last argument, `Inner` take."""
-    shapes = (2, 32, 9), (16, 4), (16,), (1 + 2 * 4, 16), (16, 1), (8, 16), (8,)
+    shapes = (2, 32, 9), (16, 1, 4), (16,), (1 + 2 * 4, 16), (16, 1), (8, 16), (8,)
     A = random(16, 4, low=-1.0, high=-0.1, dtype=dtype)
     return (
         *(random(*shape, dtype=dtype) for shape in shapes),
@@ -155,15 +155,21 @@ def inner_inputs(dtype: Any) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.parametrize("is_normed", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
-def test_one_function_is_its_operations_under_autocast(keep: bool) -> None:
+def test_one_function_is_its_operations_under_autocast(keep: bool, is_normed: bool) -> None:
     given = inner_inputs(torch.float32)
+    norms = Norms(None, *(random(n, dtype=torch.float32) for n in (4, 4, 4, 16)), 1e-6) if is_normed else NO_NORMS
+    arguments = *given[:-1], *[each for each in norms[1:-1] if each is not None]
     found = []
-    for call in (lambda: Inner.eager(*given, keep), lambda: compose(*given)):
+    for call in (
+        lambda: Inner.eager(*given, keep, *(norms if is_normed else ())),
+        lambda: compose(*given, norms=norms),
+    ):
         with torch.autocast("cpu", torch.bfloat16):
             y = call()
             # The backward pass may run under autocast, too.
-            found.append((y, *torch.autograd.grad(y.float().sin().sum(), given[:-1])))
+            found.append((y, *torch.autograd.grad(y.float().sin().sum(), arguments)))
     for one, other in zip(*found, strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape
         torch.testing.assert_close(one, other, rtol=0.02, atol=0.02 * float(other.detach().abs().max()))
@@ -277,12 +283,25 @@ def test_inner_norms_and_biases(level: int, of_delta: str) -> None:
     wanted = plain_inner(xz, block, **norms, **{f"{name}_bias": bias for name, bias in biases.items()})
     torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
     arguments = (xz, block.x_proj.weight, block.dt_proj.weight, *norms.values(), *biases.values())
-    for one, other in zip(
-        torch.autograd.grad(got.square().sum(), arguments),
-        torch.autograd.grad(wanted.square().sum(), arguments),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    of_wanted = torch.autograd.grad(wanted.square().sum(), arguments)
+    for create_graph in (True, False):
+        gradients = torch.autograd.grad(got.square().sum(), arguments, create_graph=create_graph)
+        torch.testing.assert_close(gradients, of_wanted, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("frozen", ["weights", "all but weights"])
+def test_norms_and_what_they_normalise_may_be_frozen(frozen: str) -> None:
+    """The weights of Falcon's norms are buffers."""
+    given = inner_inputs(torch.float64)[:-1]
+    weights = [random(4), random(4), random(16)]
+    if frozen == "weights":
+        weights = [each.detach() for each in weights]
+    else:
+        given = tuple(each.detach() for each in given)
+    norms = Norms(None, None, *weights, 1e-6)
+    needed = [each for each in (*given, *weights) if each.requires_grad]
+    losses = Inner.eager(*given, True, False, *norms).sum(), compose(*given, True, norms=norms).sum()
+    torch.testing.assert_close(*(torch.autograd.grad(loss, needed) for loss in losses), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("prompt", [1, 2, 7])
@@ -519,7 +538,7 @@ class Context:
 
 def test_sizes_of_weights_are_checked() -> None:
     xz, conv_weight, bias, x_weight, *others, _, A, D, delta_bias, _ = inner_inputs(torch.float32)
-    given = (xz, conv_weight[:, None], bias, x_weight[:-1], *others, None, A, None, None, D, delta_bias)
+    given = (xz, conv_weight, bias, x_weight[:-1], *others, None, A, None, None, D, delta_bias)
     with pytest.raises(ValueError, match=r"^shape of dt_rms_weight: got \(8,\); wanted \(16,\) or \(1,\)"):
         mamba_inner_fn(*given[:3], x_weight, *given[4:], dt_rms_weight=random(8))
     with pytest.raises(ValueError, match=r"^rows of x_proj_weight: got 8; wanted 9: r of delta_proj_weight"):
