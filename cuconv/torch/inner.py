@@ -6,8 +6,9 @@ scan's vector kernels need them, and products with the projections' weights are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -89,7 +90,7 @@ def compose(
     u = causal_conv1d_fn(x, conv_weight.squeeze(1), conv_bias, activation="silu")
     p = x_weight @ as_channels(u)
     before, after = norms.around(delta_weight)
-    delta = _rms_norm(delta_weight @ _rms_norm(p[:rank], before, norms.eps), after, norms.eps).contiguous()
+    (delta,) = _delta_norm(norms.eps, delta_weight @ _rms_norm(p[:rank], before, norms.eps), after)
     if B is None:
         B = as_rows(_matrix(p[rank : rank + d_state], norms.B_bias, norms.B, norms.eps), batch, seqlen)
     if C is None:
@@ -101,13 +102,16 @@ def compose(
     return F.linear(as_channels(out).t(), out_weight, out_bias).unflatten(0, (batch, seqlen))
 
 
-def _parts(p: Tensor, rank: int, d_state: int, norms: Norms, before: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _parts(p: Tensor, rank: int, d_state: int) -> tuple[Tensor, ...]:
     """What delta's projection takes, B and C, each (numbers, batch * seqlen), of x_proj's results."""
-    steps, B, C = p.split((rank, d_state, d_state))
-    if norms is NO_NORMS:
-        return steps, B, C
-    B, C = _matrix(B, norms.B_bias, norms.B, norms.eps), _matrix(C, norms.C_bias, norms.C, norms.eps)
-    return _rms_norm(steps, before, norms.eps), B, C
+    return p.split((rank, d_state, d_state))
+
+
+def _normed_parts(rank: int, d_state: int, eps: float, p: Tensor, *own: Tensor | None) -> tuple[Tensor, ...]:
+    """`_parts` beside norms and biases, but the norm of delta itself."""
+    steps, B, C = _parts(p, rank, d_state)
+    B_bias, C_bias, B_weight, C_weight, before = own
+    return _rms_norm(steps, before, eps), _matrix(B, B_bias, B_weight, eps), _matrix(C, C_bias, C_weight, eps)
 
 
 def _matrix(part: Tensor, bias: Tensor | None, weight: Tensor | None, eps: float) -> Tensor:
@@ -120,8 +124,11 @@ def _rms_norm(channels: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """(channels, tokens) of the same shape, with contiguous channels where there is a norm."""
     if weight is None:
         return channels
-    wide = torch.promote_types(channels.dtype, weight.dtype)
-    return F.rms_norm(channels.t().to(wide), weight.shape, weight.to(wide), eps).to(channels.dtype).t()
+    return F.rms_norm(channels.t(), weight.shape, weight.to(channels.dtype), eps).to(channels.dtype).t()
+
+
+def _delta_norm(eps: float, delta: Tensor, weight: Tensor | None) -> tuple[Tensor]:
+    return (_rms_norm(delta, weight, eps).contiguous(),)
 
 
 _scan = Operation.named["selective_scan_fn"]
@@ -150,16 +157,18 @@ class Inner(EagerFunction):
         device = xz.device.type
         ctx.autocast = (torch.get_autocast_dtype(device), True) if torch.is_autocast_enabled(device) else (None, False)
         own = Norms._make(norms) if norms else NO_NORMS
-        ctx.delta_softplus, ctx.eps = delta_softplus, own.eps
+        before, after = own.around(delta_weight)
+        ctx.delta_softplus, ctx.eps, ctx.is_delta_normed, ctx.normed = delta_softplus, own.eps, after is not None, None
         weights = _cast((x_weight, delta_weight, out_weight), ctx.autocast)
         x, z = xz.chunk(2, dim=1)
         (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
         u = _convolved(x, conv_weight, conv_bias).to(weights[0].dtype)
         # Norms are along contiguous numbers.
         p = torch.mm(u.t(), weights[0].t()).t() if norms else torch.mm(weights[0], u)
-        before, after = own.around(delta_weight)
-        steps, *matrices = _parts(p, rank, d_state, own, before)
-        delta, out = _rms_norm(torch.mm(weights[1], steps), after, own.eps).contiguous(), torch.empty_like(u)
+        if norms:
+            ctx.normed = _LocalGraph(partial(_normed_parts, rank, d_state, own.eps), p, *norms[:4], before)
+        steps, *matrices = _parts(p, rank, d_state) if ctx.normed is None else ctx.normed.results
+        (delta,), out = _delta_norm(own.eps, torch.mm(weights[1], steps), after), torch.empty_like(u)
         u_rows, delta_rows, B, C, out_rows = (as_rows(each, batch, seqlen) for each in (u, delta, *matrices, out))
         inputs = (u_rows, delta_rows, A, B, C, D, z.to(p.dtype), delta_bias, None)
         _, _, chunk_states = _scan((*inputs, out_rows, None, None), (delta_softplus, False, True))
@@ -190,17 +199,20 @@ class Inner(EagerFunction):
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             x, z = xz.chunk(2, dim=1)
             (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
-            normed = _Normed(p, w_delta, d_state, Norms._make((*norms, ctx.eps))) if norms else None
-            steps, *matrices = _parts(p, rank, d_state, NO_NORMS, None) if normed is None else normed.parts
+            steps, *matrices = _parts(p, rank, d_state) if ctx.normed is None else ctx.normed.results
             if u is None:
                 u = _convolved(x, conv_weight, conv_bias).to(p.dtype)
-                delta = torch.mm(w_delta, steps) if normed is None else normed.delta
+            if delta is None or ctx.is_delta_normed:
+                delta = torch.mm(w_delta, steps)
+            if ctx.is_delta_normed:
+                delta_graph = _LocalGraph(partial(_delta_norm, ctx.eps), delta, norms[-1])
+                (delta,) = delta_graph.results
             dtokens = dout.flatten(0, 1).to(p.dtype)
             dy = torch.mm(w_out.t(), dtokens.t())
             dxz, du, ddelta = (torch.empty_like(each) for each in (xz, u, u))
             dparts = p.new_empty(p.shape)
             dx, dz = dxz.chunk(2, dim=1)
-            dsteps, *dmatrices = _parts(dparts, rank, d_state, NO_NORMS, None)
+            dsteps, *dmatrices = _parts(dparts, rank, d_state)
             u_rows, delta_rows, dy_rows, du_rows, ddelta_rows, B, C, dB, dC = (
                 as_rows(each, batch, seqlen) for each in (u, delta, dy, du, ddelta, *matrices, *dmatrices)
             )
@@ -213,9 +225,12 @@ class Inner(EagerFunction):
             )
             if dz.dtype != p.dtype:
                 dz.copy_(scan.dz)
-            ddelta = ddelta if normed is None else normed.before_norm(ddelta)
+            ddelta, of_delta_norm = delta_graph.back((ddelta,)) if ctx.is_delta_normed else (ddelta, None)
             torch.mm(w_delta.t(), ddelta, out=dsteps)
-            dp, dnorms = (dparts, []) if normed is None else normed.back((dsteps, *dmatrices))
+            dp, dnorms = dparts, []
+            if ctx.normed is not None:
+                dp, *dnorms, before = ctx.normed.back((dsteps, *dmatrices))
+                dnorms += [of_delta_norm if ctx.is_delta_normed else before, None]
             du.addmm_(w_x.t(), dp)
             _, dconv_weight, dconv_bias, _ = causal_conv1d_bwd(
                 x, conv_weight.squeeze(1), conv_bias, du_rows.to(x.dtype), activation="silu", dx=dx
@@ -227,46 +242,29 @@ class Inner(EagerFunction):
             dout_bias = dtokens.sum(0).to(out_bias.dtype) if needed[3] else None
         return (
             *(dxz, dconv_weight.view_as(conv_weight), dconv_bias, *products, dout_bias),
-            *(scan.dA, scan.dD, scan.ddelta_bias, None, None, *dnorms, *[None] * bool(norms)),
+            *(scan.dA, scan.dD, scan.ddelta_bias, None, None, *dnorms),
         )
 
 
-class _Normed:
-    """What lies between x_proj and the scan where there are norms or biases. Autograd follows it by itself: these are
-    operations on few numbers.
-    """
+class _LocalGraph:
+    """A few operations that autograd follows by itself, within a function of its own."""
 
-    def __init__(self, p: Tensor, delta_weight: Tensor, d_state: int, norms: Norms) -> None:
-        self._p = p.detach().requires_grad_()
-        self._own: list[Any] = [
-            None if each is None else each.detach().requires_grad_(each.requires_grad) for each in norms[:-1]
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor | None) -> None:
+        """Take the first argument to require grad, and others as they are."""
+        self._arguments = [
+            None if each is None else each.detach().requires_grad_(number == 0 or each.requires_grad)
+            for number, each in enumerate(arguments)
         ]
-        own = Norms._make((*self._own, norms.eps))
-        before, self._after = own.around(delta_weight)
         with torch.enable_grad():
-            self._parts = _parts(self._p, delta_weight.shape[1], d_state, own, before)
-            self.parts = [each.detach() for each in self._parts]
-            """What delta's projection takes, B and C."""
-            self._projected = torch.mm(delta_weight.detach(), self.parts[0]).requires_grad_()
-            self._delta = _rms_norm(self._projected, self._after, norms.eps).contiguous()
-        self.delta = self._delta.detach()
-        self._gradients: dict[int, Tensor] = {}
+            self._results = function(*self._arguments)
+        self.results = [each.detach() for each in self._results]
 
-    def before_norm(self, ddelta: Tensor) -> Tensor:
-        """The gradient of delta before its own norm from the one behind it."""
-        return ddelta if self._after is None else self._back((self._delta,), self._projected, (ddelta,))
-
-    def back(self, dparts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor | None]]:
-        """The gradients of x_proj's results, and of what `Norms` has, from those of the parts."""
-        dp = self._back(self._parts, self._p, dparts)
-        return dp, [self._gradients.get(id(each)) for each in self._own]
-
-    def _back(self, results: Sequence[Tensor], argument: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        """The gradient of an argument; those of weights and biases are put down."""
-        wanted = [each for each in self._own if each is not None and each.requires_grad]
-        first, *others = torch.autograd.grad(results, (argument, *wanted), gradients, allow_unused=True)
-        self._gradients |= {id(each): got for each, got in zip(wanted, others, strict=True) if got is not None}
-        return first
+    def back(self, gradients: Sequence[Tensor]) -> list[Any]:
+        """The gradients of the arguments, None for one that requires none, from those of the results."""
+        needed = [each for each in self._arguments if each is not None and each.requires_grad]
+        # The backward of a block may run again.
+        found = iter(torch.autograd.grad(self._results, needed, gradients, retain_graph=True))
+        return [next(found) if each is not None and each.requires_grad else None for each in self._arguments]
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
