@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
@@ -15,32 +15,54 @@ from types import ModuleType
 from typing import Any
 
 from cuconv.torch import causal_conv1d as conv
+from cuconv.torch import extensions
 from cuconv.torch import mamba_ssm as mamba
 from cuconv.torch.modules import Mamba
 
 VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "2.3.2+cuconv"}
 """The packages, and the versions whose parameters cuconv's functions have."""
 
-CONTENTS: Mapping[str, Sequence[Any]] = {
-    "causal_conv1d": (conv.causal_conv1d_fn, conv.causal_conv1d_update),
-    "causal_conv1d.causal_conv1d_interface": (conv.causal_conv1d_fn, conv.causal_conv1d_update),
-    "causal_conv1d.causal_conv1d_varlen": (conv.causal_conv1d_varlen_states,),
-    "mamba_ssm": (mamba.selective_scan_fn, mamba.mamba_inner_fn, Mamba),
-    "mamba_ssm.modules": (),
-    "mamba_ssm.modules.mamba_simple": (Mamba,),
-    "mamba_ssm.ops": (),
-    "mamba_ssm.ops.selective_scan_interface": (mamba.selective_scan_fn, mamba.mamba_inner_fn),
-    "mamba_ssm.ops.triton": (),
-    "mamba_ssm.ops.triton.selective_state_update": (mamba.selective_state_update,),
+
+def _named(*contents: Any) -> Mapping[str, Any]:
+    return {each.__name__: each for each in contents}
+
+
+CONTENTS: Mapping[str, Mapping[str, Any]] = {
+    "causal_conv1d": _named(conv.causal_conv1d_fn, conv.causal_conv1d_update),
+    "causal_conv1d.causal_conv1d_interface": _named(conv.causal_conv1d_fn, conv.causal_conv1d_update),
+    "causal_conv1d.causal_conv1d_varlen": _named(conv.causal_conv1d_varlen_states),
+    "causal_conv1d.cpp_functions": _named(
+        extensions.causal_conv1d_fwd_function,
+        extensions.causal_conv1d_bwd_function,
+        extensions.causal_conv1d_update_function,
+    ),
+    "causal_conv1d_cuda": {
+        "causal_conv1d_fwd": extensions.convolution_forward,
+        "causal_conv1d_bwd": extensions.convolution_backward,
+        "causal_conv1d_update": extensions.convolution_step,
+    },
+    "mamba_ssm": _named(mamba.selective_scan_fn, mamba.mamba_inner_fn, Mamba),
+    "mamba_ssm.modules": {},
+    "mamba_ssm.modules.mamba_simple": _named(Mamba),
+    "mamba_ssm.ops": {},
+    "mamba_ssm.ops.selective_scan_interface": _named(mamba.selective_scan_fn, mamba.mamba_inner_fn),
+    "mamba_ssm.ops.triton": {},
+    "mamba_ssm.ops.triton.selective_state_update": _named(mamba.selective_state_update),
+    "selective_scan_cuda": {"fwd": extensions.scan_forward, "bwd": extensions.scan_backward},
 }
 """What each module has."""
+
+PACKAGES = tuple(dict.fromkeys(name.partition(".")[0] for name in CONTENTS))
+"""What can be installed: packages, and their compiled modules for themselves."""
 
 
 def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
     """Make `import causal_conv1d` and `import mamba_ssm` give cuconv's functions from now on.
 
     Args:
-        packages: "causal_conv1d", "mamba_ssm" or both; both when none is named.
+        packages: some of "causal_conv1d", "mamba_ssm" and their compiled modules, "causal_conv1d_cuda" and
+            "selective_scan_cuda", or all of these when none is named. mamba_ssm that is installed without its compiled
+            module still has functions that cuconv lacks.
         replace: also take the place of a package that is installed. What has imported names from it keeps these.
 
     Returns:
@@ -50,9 +72,9 @@ def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
         ValueError: a package that cuconv has no functions for.
     """
     for package in packages:
-        if package not in VERSIONS:
-            raise ValueError(f"packages: got {package!r}; wanted one of {', '.join(map(repr, VERSIONS))}")
-    for package in packages or VERSIONS:
+        if package not in PACKAGES:
+            raise ValueError(f"packages: got {package!r}; wanted one of {', '.join(map(repr, PACKAGES))}")
+    for package in packages or PACKAGES:
         if package in _finder.packages or (not replace and _is_installed(package)):
             continue
         _forget(package)
@@ -61,7 +83,7 @@ def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
         for name in CONTENTS:
             if name.partition(".")[0] == package:
                 importlib.import_module(name)
-    return tuple(package for package in VERSIONS if package in _finder.packages)
+    return tuple(package for package in PACKAGES if package in _finder.packages)
 
 
 def uninstall() -> None:
@@ -82,9 +104,11 @@ def _forget(package: str) -> None:
 
 class _Loader(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = ModuleType(spec.name, f"{spec.name.partition('.')[0]}'s functions by cuconv.")
-        module.__dict__.update({each.__name__: each for each in CONTENTS[spec.name]})
-        module.__dict__["__version__"] = VERSIONS[spec.name.partition(".")[0]]
+        package = spec.name.partition(".")[0]
+        module = ModuleType(spec.name, f"{package}'s functions by cuconv.")
+        module.__dict__.update(CONTENTS[spec.name])
+        if package in VERSIONS:
+            module.__dict__["__version__"] = VERSIONS[package]
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -118,7 +142,8 @@ class _Finder(MetaPathFinder):
 
     def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterator[Distribution]:
         wanted = None if context is None or context.name is None else context.name.replace("-", "_").lower()
-        return iter([_Distribution(package) for package in sorted(self.packages) if wanted in (None, package)])
+        found = sorted(self.packages & VERSIONS.keys())
+        return iter([_Distribution(package) for package in found if wanted in (None, package)])
 
 
 _finder = _Finder()

@@ -121,13 +121,14 @@ def _matrix(part: Tensor, bias: Tensor | None, weight: Tensor | None, eps: float
 
 
 def _rms_norm(channels: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """(channels, tokens) of the same shape, with contiguous channels where there is a norm."""
+    """(channels, batch * seqlen) of the same, along channels, which are contiguous where there is a norm."""
     if weight is None:
         return channels
     return F.rms_norm(channels.t(), weight.shape, weight.to(channels.dtype), eps).to(channels.dtype).t()
 
 
 def _delta_norm(eps: float, delta: Tensor, weight: Tensor | None) -> tuple[Tensor]:
+    """Delta behind its projection, (dim, batch * seqlen), with its own norm."""
     return (_rms_norm(delta, weight, eps).contiguous(),)
 
 

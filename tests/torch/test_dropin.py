@@ -30,6 +30,12 @@ PARAMETERS = {
     "causal_conv1d.causal_conv1d_update": "x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, "
     "conv_state_indices=None",
     "causal_conv1d.causal_conv1d_varlen.causal_conv1d_varlen_states": "x, cu_seqlens, state_len",
+    "causal_conv1d.cpp_functions.causal_conv1d_fwd_function": "x, weight, bias, seq_idx, initial_states, "
+    "final_states_out, silu_activation",
+    "causal_conv1d.cpp_functions.causal_conv1d_bwd_function": "x, weight, bias, dout, seq_idx, initial_states, "
+    "dfinal_states, dx, return_dinitial_states, silu_activation",
+    "causal_conv1d.cpp_functions.causal_conv1d_update_function": "x, conv_state, weight, bias, silu_activation, "
+    "cache_seqlens, conv_state_indices",
     "mamba_ssm.ops.selective_scan_interface.selective_scan_fn": "u, delta, A, B, C, D=None, z=None, delta_bias=None, "
     "delta_softplus=False, return_last_state=False",
     "mamba_ssm.ops.selective_scan_interface.mamba_inner_fn": "xz, conv1d_weight, conv1d_bias, x_proj_weight, "
@@ -73,7 +79,8 @@ def test_modules_are_found_in_every_way() -> None:
     assert mamba_ssm.ops.triton.selective_state_update.selective_state_update.__module__.startswith("cuconv.")
     assert importlib.util.find_spec("causal_conv1d") is not None
     assert importlib.metadata.version("causal-conv1d") == causal_conv1d.__version__ == "1.7.0+cuconv"
-    for absent in ("mamba_ssm.ops.triton.ssd_combined", "mamba_ssm.ops.triton.layernorm_gated", "causal_conv1d_cuda"):
+    assert not hasattr(importlib.import_module("selective_scan_cuda"), "__version__")
+    for absent in ("mamba_ssm.ops.triton.ssd_combined", "mamba_ssm.ops.triton.layernorm_gated"):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(absent)
     with pytest.raises(ImportError):
@@ -89,7 +96,7 @@ def test_uninstalled_is_gone() -> None:
         importlib.import_module("causal_conv1d")
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("causal-conv1d")
-    with pytest.raises(ValueError, match="packages: got 'flash_attn'; wanted one of 'causal_conv1d', 'mamba_ssm'"):
+    with pytest.raises(ValueError, match="packages: got 'flash_attn'; wanted one of 'causal_conv1d', 'causal_conv1d_"):
         dropin.install("flash_attn")
 
 
@@ -171,6 +178,159 @@ def test_autograd_notices_an_update_of_what_it_has_saved(update: Any) -> None:
     update(state)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
+
+
+def test_a_compiled_module_stands_in_beside_its_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built without its compiled module mamba_ssm still has functions that cuconv lacks."""
+    (tmp_path / "mamba_ssm").mkdir()
+    (tmp_path / "mamba_ssm" / "__init__.py").write_text("from selective_scan_cuda import bwd, fwd\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mamba_ssm", raising=False)
+    importlib.invalidate_caches()
+    try:
+        assert set(dropin.install()) >= {"selective_scan_cuda"}
+        package = importlib.import_module("mamba_ssm")
+        assert package.__file__ is not None and package.fwd.__module__.startswith("cuconv.")
+    finally:
+        dropin.uninstall()
+        sys.modules.pop("mamba_ssm", None)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("selective_scan_cuda")
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("is_given", [False, True])
+def test_convolutions_within_functions_of_others(is_given: bool) -> None:
+    """As mamba_ssm's own functions call them, which make gradients of several arrays parts of one."""
+    from causal_conv1d.cpp_functions import (
+        causal_conv1d_bwd_function,
+        causal_conv1d_fwd_function,
+        causal_conv1d_update_function,
+    )
+
+    torch.manual_seed(0)
+    x, weight, bias, states = inputs.conv_inputs(dtype=torch.float32)
+    final = torch.empty(2, 6, 3) if is_given else None
+    before = states if is_given else None
+    wanted, wanted_final = inputs.conv(x, weight, bias, before)
+    out = causal_conv1d_fwd_function(x, weight, bias, None, before, final, True)
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+    dout, dfinal = torch.rand_like(out), torch.rand_like(wanted_final) if is_given else None
+    loss = (wanted * dout).sum()
+    if is_given:
+        torch.testing.assert_close(final, wanted_final)
+        loss = loss + (wanted_final * dfinal).sum()
+    whole = torch.zeros(2, 8, x.shape[2])
+    dx = whole[:, 1:7] if is_given else None
+    found = causal_conv1d_bwd_function(x, weight, bias, dout, None, before, dfinal, dx, is_given, True)
+    needed = (x, weight, bias, states) if is_given else (x, weight, bias)
+    for one, other in zip(found, torch.autograd.grad(loss, needed), strict=False):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert (found[3] is not None) == is_given and (not is_given or torch.equal(whole[:, 1:7], found[0]))
+    assert not whole[:, [0, 7]].any() and not out.requires_grad
+    *_, of_zeros = causal_conv1d_bwd_function(x, weight, bias, dout, None, None, None, None, True, True)
+    assert of_zeros.shape == (2, 6, 3) and of_zeros.any()
+    state, same = torch.rand(2, 6, 4), torch.rand(2, 6, 4)
+    same.copy_(state)
+    step = causal_conv1d_update_function(x[:, :, 0], state, weight, bias, False, None, None)
+    assert torch.equal(step, conv.causal_conv1d_update(x[:, :, 0], same, weight, bias)) and torch.equal(state, same)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_compiled_convolutions_of_every_version() -> None:
+    """Each version of mamba_ssm, and what was made of it, calls that of its day, with other arguments."""
+    import causal_conv1d_cuda as compiled
+    from causal_conv1d import cpp_functions
+
+    torch.manual_seed(0)
+    x, weight, bias, states = (each.detach() for each in inputs.conv_inputs(dtype=torch.float32))
+    dout, seq_idx, out = torch.rand_like(x), torch.zeros(2, x.shape[2], dtype=torch.int32), torch.empty_like(x)
+    wanted = cpp_functions.causal_conv1d_fwd_function(x, weight, bias, None, None, None, True)
+    for others in ((), (seq_idx,), (None, None, None)):
+        assert torch.equal(compiled.causal_conv1d_fwd(x, weight, bias, *others, True), wanted)
+    assert compiled.causal_conv1d_fwd(x, weight, bias, None, None, out, None, True) is None and torch.equal(out, wanted)
+    of_wanted = cpp_functions.causal_conv1d_bwd_function(x, weight, bias, dout, None, None, None, None, False, True)
+    dx, dweight, dbias = torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(bias)
+    for others in ((dx,), (None, dx), (None, None, None, dx, False)):
+        found = compiled.causal_conv1d_bwd(x, weight, bias, dout, *others, True)
+        assert len(found) == (4 if len(others) == 5 else 3) and found[0] is dx
+        torch.testing.assert_close(found, list(of_wanted[: len(found)]))
+        dx.zero_()
+    dinitial = torch.empty_like(states)
+    given = None, states, None, dx, dweight, dbias, dinitial, True
+    assert compiled.causal_conv1d_bwd(x, weight, bias, dout, *given) is None
+    of_states = cpp_functions.causal_conv1d_bwd_function(x, weight, bias, dout, None, states, None, None, True, True)
+    torch.testing.assert_close((dx, dweight, dbias, dinitial), of_states)
+    assert compiled.causal_conv1d_bwd(x, weight, None, dout, None, None, None, dx, dweight, None, None, False) is None
+    token, lengths, slots = x[:, :, 0], torch.tensor([1, 5], dtype=torch.int32), torch.tensor([1, 0], dtype=torch.int32)
+    for others in ((), (None,), (lengths,), (None, slots), (lengths, slots)):
+        pools = [torch.arange(48.0).view(2, 6, 4) for _ in range(3)]
+        wanted = cpp_functions.causal_conv1d_update_function(
+            token, pools[0], weight, bias, True, *(*others, None, None)[:2]
+        )
+        assert torch.equal(compiled.causal_conv1d_update(token, pools[1], weight, bias, True, *others), wanted)
+        assert torch.equal(pools[0], pools[1])
+        if len(others) == 2:
+            row = torch.empty_like(token)
+            assert compiled.causal_conv1d_update(token, pools[2], weight, bias, row, True, *others) is None
+            assert torch.equal(row, wanted) and torch.equal(pools[2], pools[0])
+    with pytest.raises(TypeError, match=r"^arguments of causal_conv1d_fwd: got 6; wanted one of 4, 5, 7, 8$"):
+        compiled.causal_conv1d_fwd(x, weight, bias, None, None, True)
+
+
+class Scan(torch.autograd.Function):
+    """A scan as programs make it of mamba_ssm's compiled module."""
+
+    @staticmethod
+    def forward(ctx: Any, recompute: bool, *given: Any) -> Any:
+        import selective_scan_cuda
+
+        out, x, *gated = selective_scan_cuda.fwd(*given)
+        ctx.recompute = recompute
+        *tensors, ctx.softplus = given
+        ctx.save_for_backward(*tensors, x, out)
+        return gated[0] if gated else out, x[:, :, -1, 1::2]
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any, _: Any) -> Any:
+        import selective_scan_cuda
+
+        *tensors, x, out = ctx.saved_tensors
+        z = tensors[6]
+        dz = None if z is None else torch.empty_like(z)
+        found = selective_scan_cuda.bwd(*tensors, dout, x, out, dz, ctx.softplus, ctx.recompute)
+        du, ddelta, dA, dB, dC, dD, dbias, *others = found
+        assert len(others) == (0 if z is None else 1 + ctx.recompute)
+        assert not others or others[0].data_ptr() == dz.data_ptr()
+        assert not ctx.recompute or z is None or others[1] is out
+        return None, du, ddelta, dA, dB, dC, dD, others[0] if others else None, dbias, None
+
+
+def cloned(tensor: Any) -> Any:
+    """What an offloaded tensor comes back as."""
+    return tensor.clone()
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("seqlen", [1, 300, 2049])
+def test_scans_within_functions_of_others(seqlen: int, is_gated: bool) -> None:
+    torch.manual_seed(0)
+    rows = [torch.rand(2, 4, seqlen, requires_grad=True) for _ in range(2)]
+    A, (B, C) = (-torch.rand(4, 3)).requires_grad_(), (torch.rand(2, 1, 3, seqlen, requires_grad=True) for _ in "BC")
+    D, bias, z = (torch.rand(*shape, requires_grad=True) for shape in ((4,), (4,), (2, 4, seqlen)))
+    given = (*rows, A, B, C, D, z if is_gated else None, bias, True)
+    needed = [each for each in given[:-1] if each is not None]
+    wanted, last = cuconv.selective_scan_fn(*given, True)
+    of_wanted = torch.autograd.grad(wanted.sin().sum(), needed)
+    for is_offloaded in (False, True):
+        with torch.autograd.graph.saved_tensors_hooks(cloned if is_offloaded else lambda tensor: tensor, lambda t: t):
+            out, state = Scan.apply(not is_offloaded, *given)
+        assert torch.equal(out, wanted) and torch.equal(state, last)
+        got = torch.autograd.grad(out.sin().sum(), needed)
+        torch.testing.assert_close(got, of_wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("installed")
