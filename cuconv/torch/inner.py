@@ -56,7 +56,7 @@ class Norms(NamedTuple):
     B: Tensor | None
     C: Tensor | None
     delta: Tensor | None
-    """As many as delta has channels, or as its projection takes numbers, which are normalised then."""
+    """One weight for each channel of delta, or one for each number that delta is projected from."""
     eps: float
 
     def around(self, delta_weight: Tensor) -> tuple[Tensor | None, Tensor | None]:

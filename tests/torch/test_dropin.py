@@ -203,7 +203,7 @@ def test_a_compiled_module_stands_in_beside_its_installed_package(
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("is_given", [False, True])
 def test_convolutions_within_functions_of_others(is_given: bool) -> None:
-    """As mamba_ssm's own functions call them, which make gradients of several arrays parts of one."""
+    """mamba_ssm gives a part of a larger tensor for the gradient of x."""
     from causal_conv1d.cpp_functions import (
         causal_conv1d_bwd_function,
         causal_conv1d_fwd_function,
