@@ -439,8 +439,7 @@ class TorchFamily(Family):
         return partial(self._empty_strided, layout.shape, layout.strides, dtype=dtype, device=device)
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
-        copy: np.ndarray[Any, Any] = array.cpu().numpy()
-        return copy
+        return self.as_numpy(array.cpu())
 
     def as_numpy(self, array: Any) -> np.ndarray[Any, Any]:
         if not array.is_cpu:
@@ -448,10 +447,8 @@ class TorchFamily(Family):
         plain = array.detach()
         if plain.dtype in self._bits:
             of_bits, dtype = self._bits[plain.dtype]
-            bits: np.ndarray[Any, Any] = plain.view(of_bits).numpy()
-            return bits.view(dtype)
-        memory: np.ndarray[Any, Any] = plain.numpy()
-        return memory
+            return np.asarray(_Memory(plain.view(of_bits))).view(dtype)
+        return np.asarray(_Memory(plain))
 
     def mark_written(self, written: Sequence[Any]) -> None:
         # A kernel writes through an address, and so autograd would not notice otherwise what is gone. Whether grad mode
@@ -467,6 +464,25 @@ class TorchFamily(Family):
         if not counted:
             return None
         return Part("increment_version(counted)", {"increment_version": self._increment_version, "counted": counted})
+
+
+class _Memory:
+    """A tensor as NumPy asks for its memory.
+
+    Torch never resizes a storage again that `Tensor.numpy` has given away, and FSDP resizes those of parameters.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
+        self._tensor = tensor
+        """What keeps the memory alive as long as an array of NumPy is over it."""
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "typestr": dtype.str,
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * dtype.itemsize for stride in tensor.stride()),
+        }
 
 
 def _with_versions(tensors: Sequence[Any]) -> list[Any]:
