@@ -159,16 +159,21 @@ class Inner(EagerFunction):
         ctx.autocast = (torch.get_autocast_dtype(device), True) if torch.is_autocast_enabled(device) else (None, False)
         own = Norms._make(norms) if norms else NO_NORMS
         before, after = own.around(delta_weight)
-        ctx.delta_softplus, ctx.eps, ctx.is_delta_normed, ctx.normed = delta_softplus, own.eps, after is not None, None
+        ctx.delta_softplus, ctx.eps = delta_softplus, own.eps
         weights = _cast((x_weight, delta_weight, out_weight), ctx.autocast)
         x, z = xz.chunk(2, dim=1)
         (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
         u = _convolved(x, conv_weight, conv_bias).to(weights[0].dtype)
         # Norms are along contiguous numbers.
         p = torch.mm(u.t(), weights[0].t()).t() if norms else torch.mm(weights[0], u)
+        ctx.normed = None
         if norms:
-            ctx.normed = _LocalGraph(partial(_normed_parts, rank, d_state, own.eps), p, *norms[:4], before)
-        steps, *matrices = _parts(p, rank, d_state) if ctx.normed is None else ctx.normed.results
+            parts, arguments = partial(_normed_parts, rank, d_state, own.eps), (p, *own[:4], before)
+            # What a checkpoint drops, or keeps elsewhere, is only what is saved below.
+            ctx.normed = None if _is_saved_elsewhere() else _LocalGraph(parts, *arguments)
+            steps, *matrices = parts(*arguments) if ctx.normed is None else ctx.normed.results
+        else:
+            steps, *matrices = _parts(p, rank, d_state)
         (delta,), out = _delta_norm(own.eps, torch.mm(weights[1], steps), after), torch.empty_like(u)
         u_rows, delta_rows, B, C, out_rows = (as_rows(each, batch, seqlen) for each in (u, delta, *matrices, out))
         inputs = (u_rows, delta_rows, A, B, C, D, z.to(p.dtype), delta_bias, None)
@@ -181,8 +186,10 @@ class Inner(EagerFunction):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        given, kept = ctx.saved_tensors[:10], ctx.saved_tensors[10:]
-        w_x, w_delta, w_out, p, out, chunk_states, u, delta, *norms = kept
+        # Checkpoints of torch give tensors back once only.
+        saved = ctx.saved_tensors
+        w_x, w_delta, w_out, p, out, chunk_states, u, delta, *norms = saved[10:]
+        given = saved[:10]
         xz, conv_weight, conv_bias, x_weight, delta_weight, out_weight, out_bias, A, D, delta_bias = given
         device = xz.device.type
         if torch.is_grad_enabled():
@@ -200,13 +207,19 @@ class Inner(EagerFunction):
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             x, z = xz.chunk(2, dim=1)
             (batch, _, seqlen), rank, d_state = x.shape, delta_weight.shape[1], A.shape[-1]
-            steps, *matrices = _parts(p, rank, d_state) if ctx.normed is None else ctx.normed.results
+            own = Norms._make((*norms, ctx.eps)) if norms else NO_NORMS
+            normed, (before, after) = ctx.normed, own.around(delta_weight)
+            if norms and normed is None:
+                with torch.autocast(device, *ctx.autocast):
+                    normed = _LocalGraph(partial(_normed_parts, rank, d_state, ctx.eps), p, *own[:4], before)
+            steps, *matrices = _parts(p, rank, d_state) if normed is None else normed.results
             if u is None:
                 u = _convolved(x, conv_weight, conv_bias).to(p.dtype)
-            if delta is None or ctx.is_delta_normed:
+            if delta is None or after is not None:
                 delta = torch.mm(w_delta, steps)
-            if ctx.is_delta_normed:
-                delta_graph = _LocalGraph(partial(_delta_norm, ctx.eps), delta, norms[-1])
+            if after is not None:
+                with torch.autocast(device, *ctx.autocast):
+                    delta_graph = _LocalGraph(partial(_delta_norm, ctx.eps), delta, after)
                 (delta,) = delta_graph.results
             dtokens = dout.flatten(0, 1).to(p.dtype)
             dy = torch.mm(w_out.t(), dtokens.t())
@@ -226,12 +239,12 @@ class Inner(EagerFunction):
             )
             if dz.dtype != p.dtype:
                 dz.copy_(scan.dz)
-            ddelta, of_delta_norm = delta_graph.back((ddelta,)) if ctx.is_delta_normed else (ddelta, None)
+            ddelta, dafter = delta_graph.back((ddelta,)) if after is not None else (ddelta, None)
             torch.mm(w_delta.t(), ddelta, out=dsteps)
             dp, dnorms = dparts, []
-            if ctx.normed is not None:
-                dp, *dnorms, before = ctx.normed.back((dsteps, *dmatrices))
-                dnorms += [of_delta_norm if ctx.is_delta_normed else before, None]
+            if normed is not None:
+                dp, *dnorms, dbefore = normed.back((dsteps, *dmatrices))
+                dnorms += [dbefore if after is None else dafter, None]
             du.addmm_(w_x.t(), dp)
             _, dconv_weight, dconv_bias, _ = causal_conv1d_bwd(
                 x, conv_weight.squeeze(1), conv_bias, du_rows.to(x.dtype), activation="silu", dx=dx
@@ -266,6 +279,14 @@ class _LocalGraph:
         # The backward of a block may run again.
         found = iter(torch.autograd.grad(self._results, needed, gradients, retain_graph=True))
         return [next(found) if each is not None and each.requires_grad else None for each in self._arguments]
+
+
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+def _is_saved_elsewhere() -> bool:
+    """Whether hooks, such as those of checkpoints, take what functions of autograd save; True where torch tells not."""
+    return _top_hooks is None or _top_hooks(False) is not None
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
