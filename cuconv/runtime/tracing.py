@@ -22,7 +22,13 @@ def __getattr__(name: str) -> Any:
 
 
 def is_traced() -> bool:
-    """Whether torch.compile or torch.export traces this call."""
+    """Whether torch.compile, torch.export or torch.jit.trace traces this call."""
     torch = _this.torch
-    # Where it is not Dynamo that traces, tensors tell by their types.
-    return torch is not None and torch.compiler.is_dynamo_compiling()
+    # Of other ways to trace, tensors tell by their types.
+    return torch is not None and (torch.compiler.is_dynamo_compiling() or torch.jit.is_tracing())
+
+
+def is_recorded() -> bool:
+    """Whether torch.jit.trace records this call."""
+    torch = _this.torch
+    return torch is not None and torch.jit.is_tracing()

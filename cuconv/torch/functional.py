@@ -10,6 +10,7 @@ from torch import Tensor
 from cuconv.causal_conv1d.kernels import WIDTHS
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
+from cuconv.runtime.tracing import is_recorded
 from cuconv.torch.derivatives import PackedScan, PackedWithStates, sequences
 from cuconv.torch.inner import NO_NORMS, Inner, Norms, compose, turned
 from cuconv.torch.operators import refuse_transforms
@@ -193,7 +194,7 @@ def mamba_inner_fn(
     inputs = (xz, conv1d_weight, conv1d_bias, *projections, A, D, delta_bias, delta_softplus)
     norms = Norms(B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps)
     has_norms = any(each is not None for each in norms[:-1])
-    if traced or B is not None or C is not None:
+    if traced or is_recorded() or B is not None or C is not None:
         return compose(*inputs, B, C, norms if has_norms else NO_NORMS)
     result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0, *(norms if has_norms else ()))
     return result

@@ -13,10 +13,9 @@ from cuconv.causal_conv1d.dense import causal_conv1d_fn
 from cuconv.causal_conv1d.update import causal_conv1d_update
 from cuconv.runtime import checks
 from cuconv.runtime.errors import message
-from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.torch.functional import causal_conv1d_packed, mamba_inner_fn, tensors
 from cuconv.torch.inner import as_channels, as_rows
-from cuconv.torch.mamba_ssm import selective_state_update
+from cuconv.torch.mamba_ssm import selective_scan_fn, selective_state_update
 
 
 class ShortConvolution(nn.Conv1d):
@@ -197,8 +196,22 @@ def _with(residual: Tensor | None, out: Tensor) -> Tensor:
     return out if residual is None else (out + residual).to(out.dtype)
 
 
+def is_only_weights(projection: nn.Module) -> bool:
+    """Whether a call of this module is a product with its weights and nothing more.
+
+    Low-rank adapters and quantised weights come as other classes, and hooks may replace results, or bring the weights
+    to the GPU in the first place.
+    """
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    own = vars(projection)
+    return type(projection) is nn.Linear and "forward" not in own and not any(own[each] for each in hooks)
+
+
 class Mamba(nn.Module):
-    """The block of Gu and Dao, "Mamba", 2023, figure 3. Its parameters are named as in mamba_ssm."""
+    """The block of Gu and Dao, "Mamba", 2023, figure 3. Its parameters are named as in mamba_ssm.
+
+    As one function where its projections are linear layers without hooks; else these are called one after another.
+    """
 
     def __init__(
         self,
@@ -289,6 +302,8 @@ class Mamba(nn.Module):
         return -torch.exp(self.A_log.to(wide)), self.D.to(wide), self.dt_proj.bias.to(wide)
 
     def _train(self, hidden_states: Tensor) -> Tensor:
+        if not all(map(is_only_weights, (self.in_proj, self.x_proj, self.dt_proj, self.out_proj))):
+            return self._by_steps(hidden_states)
         A, D, delta_bias = self._scan_parameters()
         return mamba_inner_fn(
             self._project_in(hidden_states),
@@ -307,23 +322,39 @@ class Mamba(nn.Module):
     @torch.no_grad()
     def prefill(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> Tensor:
         """The result for whole prompts, which leave their states: conv_state and ssm_state are overwritten."""
-        A, D, delta_bias = self._scan_parameters()
+        return self._by_steps(hidden_states, conv_state, ssm_state)
+
+    def _by_steps(
+        self, hidden_states: Tensor, conv_state: Tensor | None = None, ssm_state: Tensor | None = None
+    ) -> Tensor:
+        """The result for whole sequences, one operation after another; states are overwritten where given."""
         x, z = self._project_in(hidden_states).chunk(2, dim=1)
         weight = self.conv1d.weight.squeeze(1)
         u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
-        kept = min(x.shape[2], conv_state.shape[2])
-        conv_state.zero_()
-        conv_state[:, :, conv_state.shape[2] - kept :].copy_(x[:, :, x.shape[2] - kept :])
-        batch, _, seqlen = x.shape
-        steps, B, C = (self.x_proj.weight @ as_channels(u)).split(self._parts)
-        delta, B, C = (as_rows(each, batch, seqlen) for each in (self.dt_proj.weight @ steps, B, C))
+        if conv_state is not None:
+            kept = min(x.shape[2], conv_state.shape[2])
+            conv_state.zero_()
+            conv_state[:, :, conv_state.shape[2] - kept :].copy_(x[:, :, x.shape[2] - kept :])
+        A, D, bias = self._scan_parameters()
+        delta_bias: Tensor | None = bias
+        if is_only_weights(self.x_proj) and is_only_weights(self.dt_proj):
+            batch, _, seqlen = x.shape
+            steps, *others = (self.x_proj.weight @ as_channels(u)).split(self._parts)
+            delta, B, C = (as_rows(each, batch, seqlen) for each in (self.dt_proj.weight @ steps, *others))
+        else:
+            steps, B, C = self.x_proj(u.mT).split(self._parts, dim=-1)
+            delta, B, C, delta_bias = self.dt_proj(steps).mT, B.mT, C.mT, None
         out, last_state = selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, True, True)
-        ssm_state.copy_(last_state)
-        result: Tensor = self.out_proj(out.transpose(1, 2))
+        if ssm_state is not None:
+            ssm_state.copy_(last_state)
+        result: Tensor = self.out_proj(out.mT)
         return result
 
     def _project_in(self, hidden_states: Tensor) -> Tensor:
-        """in_proj's result, (batch, 2 * d_inner, seqlen) with contiguous tokens."""
+        """in_proj's result, (batch, 2 * d_inner, seqlen), of its weights with contiguous tokens."""
+        if not is_only_weights(self.in_proj):
+            projected: Tensor = self.in_proj(hidden_states)
+            return projected.mT
         weight, bias, tokens = self.in_proj.weight, self.in_proj.bias, hidden_states.flatten(0, 1).t()
         channels = weight @ tokens if bias is None else torch.addmm(bias[:, None], weight, tokens)
         return as_rows(channels, *hidden_states.shape[:2])
@@ -336,8 +367,12 @@ class Mamba(nn.Module):
         x, z = self.in_proj(hidden_states[:, 0]).chunk(2, dim=-1)
         u = causal_conv1d_update(x, conv_state, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.activation)
         steps, B, C = self.x_proj(u).split(self._parts, dim=-1)
-        delta = F.linear(steps, self.dt_proj.weight)
-        A, D, delta_bias = self._scan_parameters()
+        A, D, bias = self._scan_parameters()
+        delta_bias: Tensor | None = bias
+        if is_only_weights(self.dt_proj):
+            delta = F.linear(steps, self.dt_proj.weight)
+        else:
+            delta, delta_bias = self.dt_proj(steps), None
         y = selective_state_update(ssm_state, u, delta, A, B, C, D, z, dt_bias=delta_bias, dt_softplus=True)
         return self.out_proj(y)[:, None], conv_state, ssm_state
 

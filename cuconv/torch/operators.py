@@ -20,6 +20,7 @@ from cuconv.runtime.errors import message
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import NO_NUMBERS, Late
+from cuconv.runtime.tracing import is_recorded
 from cuconv.selective_scan import turn
 from cuconv.torch import derivatives
 
@@ -95,10 +96,15 @@ NOT_FOLLOWED = (
 )
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func or forward-mode differentiation is active."""
+    functorch: bool = torch._C._are_functorch_transforms_active()
+    return functorch or _forward_mode._current_level >= 0
+
+
 def refuse_transforms(function: str) -> None:
     """RuntimeError while a transform of torch.func or forward-mode differentiation is active."""
-    functorch: bool = torch._C._are_functorch_transforms_active()
-    if functorch or _forward_mode._current_level >= 0:
+    if is_transformed():
         raise RuntimeError(NOT_FOLLOWED.format(function))
 
 
@@ -113,7 +119,8 @@ def call(
     traced = torch.compiler.is_compiling()
     if not traced:
         refuse_transforms(operation.name)
-    if torch.is_grad_enabled():
+    # A program of torch.jit.trace cannot be saved with functions of autograd, so it has operators, without gradients.
+    if torch.is_grad_enabled() and (traced or not is_recorded()):
         for each in given:
             if each is not None and each.requires_grad:
                 return derivatives.call(operation, given, options, outputs, traced)

@@ -10,6 +10,7 @@ import functools
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -17,9 +18,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from cuconv.runtime.tracing import is_recorded
 from cuconv.torch import causal_conv1d as conv
 from cuconv.torch import mamba_ssm as mamba
+from cuconv.torch.modules import is_only_weights
+from cuconv.torch.operators import is_transformed
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "causal_conv1d_fn": conv.causal_conv1d_fn,
@@ -41,11 +46,13 @@ def patch_transformers() -> dict[str, tuple[str, ...]]:
     """Have the models of transformers call cuconv: those imported already, and those imported from now on.
 
     What cuconv cannot compute stays with transformers' own code: another activation than silu, float64, and packed
-    sequences, which that code refuses, unless a convolution gets seq_idx. So does what torch.export traces, as with the
-    packages that cuconv stands in for.
+    sequences, which that code refuses, unless a convolution gets seq_idx. So does what torch.export and torch.jit.trace
+    trace, as with the packages that cuconv stands in for, and what torch.func transforms.
 
     As with mamba_ssm, a training step of the models of Mamba computes the block as one function, which is not told of
-    attention_mask: tokens of padding in front of a text change its result where the convolution has a bias.
+    attention_mask: tokens of padding in front of a text change its result where the convolution has a bias. A block is
+    computed step by step where its projections are more than their weights: where they have hooks, or are of another
+    class than nn.Linear, as with low-rank adapters and quantised weights.
 
     Returns:
         For every modeling module that is imported already the functions that have been replaced in it.
@@ -68,9 +75,15 @@ def unpatch_transformers() -> None:
             for function in FUNCTIONS:
                 if hasattr(found := getattr(module, function, None), "cuconv_original"):
                     setattr(module, function, found.cuconv_original)  # type: ignore[union-attr]
+            for block in _blocks(module):
+                if hasattr(block.forward, "cuconv_original"):
+                    block.forward = block.forward.cuconv_original  # type: ignore[method-assign]
 
 
 def _patch(module: ModuleType) -> tuple[str, ...]:
+    for block in _blocks(module):
+        if not hasattr(block.forward, "cuconv_original"):
+            block.forward = _by_module(block.forward)  # type: ignore[method-assign]
     replaced = []
     for name, function in FUNCTIONS.items():
         found = getattr(module, name, None)
@@ -81,13 +94,51 @@ def _patch(module: ModuleType) -> tuple[str, ...]:
     return tuple(replaced)
 
 
+def _blocks(module: ModuleType) -> list[type[nn.Module]]:
+    """The classes of blocks that a modeling module computes as one function."""
+    return [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and issubclass(each, nn.Module)
+        and "mamba_inner_fn" in inspect.unwrap(each.forward).__code__.co_names
+    ]
+
+
+class _Way(threading.local):
+    """How the block of a thread is computed now."""
+
+    is_by_steps = False
+
+
+_way = _Way()
+
+
+def _by_module(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A block's `forward` that calls its projections where these are more than their weights."""
+
+    @functools.wraps(forward)
+    def call(self: Any, *arguments: Any, **named: Any) -> Tensor:
+        _way.is_by_steps = not (is_only_weights(self.x_proj) and is_only_weights(self.out_proj))
+        try:
+            return forward(self, *arguments, **named)
+        finally:
+            _way.is_by_steps = False
+
+    call.cuconv_original = forward  # type: ignore[attr-defined]
+    return call
+
+
 def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     known = tuple(inspect.signature(function).parameters)
     is_inner = function is mamba.mamba_inner_fn
 
     @functools.wraps(original)
     def call(*arguments: Any, **named: Any) -> Any:
-        if torch.compiler.is_exporting() or not all(map(_fits, (*arguments, *named.values()))):
+        if is_inner and _way.is_by_steps:
+            # Models that get None compute the block step by step.
+            return None
+        if _is_for_torch() or not all(map(_fits, (*arguments, *named.values()))):
             return original(*arguments, **named)
         borders = [name for name in PACKED if named.get(name) is not None]
         if borders and not ("seq_idx" in borders and "seq_idx" in known):
@@ -97,7 +148,6 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
             # with weights of one.
             dim, rank = (named["delta_proj_weight"] if "delta_proj_weight" in named else arguments[4]).shape
             if dim == rank:
-                # Models that get None compute the block step by step.
                 return None
             named["dt_rms_weight"] = named["dt_rms_weight"][:rank]
         return function(*arguments, **{name: value for name, value in named.items() if name in known})
@@ -106,9 +156,16 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
     return call
 
 
+def _is_for_torch() -> bool:
+    """Whether torch makes a program of its own operations of this call, or differentiates it as torch.func does."""
+    if torch.compiler.is_dynamo_compiling():
+        return torch.compiler.is_exporting()
+    return torch.compiler.is_exporting() or is_recorded() or is_transformed()
+
+
 def _fits(value: Any) -> bool:
     """Whether cuconv takes such an argument."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.device.type in ("cpu", "cuda") and value.dtype != torch.float64
     return not isinstance(value, str) or value in ("silu", "swish")
 

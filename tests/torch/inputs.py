@@ -1,4 +1,4 @@
-"""Tensors for calls of the public functions, and the same calls in plain torch."""
+"""Tensors for calls of the public functions, the same calls in plain torch, and a layer with an adapter."""
 
 from __future__ import annotations
 
@@ -88,3 +88,32 @@ def as_tensor(array: Any) -> Any:
 def as_array(tensor: Any) -> Any:
     """An array that shares the memory of a tensor."""
     return tensor.view(torch.int16).numpy().view(BFLOAT16.numpy) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+class Adapted(torch.nn.Module):
+    """A linear layer with a low-rank adapter, as PEFT has them: its weight is that of the layer."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.down = torch.nn.Linear(layer.in_features, 2, bias=False, dtype=layer.weight.dtype)
+        self.up = torch.nn.Linear(2, layer.out_features, bias=False, dtype=layer.weight.dtype)
+
+    @property
+    def weight(self) -> Any:
+        return self.base_layer.weight
+
+    @property
+    def bias(self) -> Any:
+        return self.base_layer.bias
+
+    def forward(self, x: Any) -> Any:
+        return self.base_layer(x) + self.up(self.down(x))
+
+    def merged(self) -> Any:
+        """The same as a plain layer."""
+        layer = torch.nn.Linear(self.base_layer.in_features, self.base_layer.out_features, self.bias is not None)
+        layer.to(self.weight.dtype).load_state_dict(self.base_layer.state_dict())
+        with torch.no_grad():
+            layer.weight += self.up.weight @ self.down.weight
+        return layer

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from cuconv.torch import patch_transformers, unpatch_transformers  # noqa: E402
 from cuconv.torch.inner import Inner  # noqa: E402
+from tests.torch.inputs import Adapted  # noqa: E402
 
 ROOT = Path(cuconv.__file__).parents[1]
 
@@ -291,6 +292,81 @@ def test_packed_sequences_that_cannot_be_kept_apart_stay_with_the_model(called: 
     apart = lfm2.causal_conv1d_fn(x, weight, cu_seqlens=borders, seq_idx=seq_idx)
     assert called["causal_conv1d_fn"] == 1
     torch.testing.assert_close(apart[:, :, 4:], lfm2.causal_conv1d_fn(x[:, :, 4:], weight))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.usefixtures("called")
+def test_a_model_trains_with_checkpoints(device: str, name: str, reentrant: bool) -> None:
+    model = model_of(name).to(device)
+    ids, mask = torch.randint(3, 64, (2, 7)).to(device), torch.ones(2, 7, dtype=torch.int64, device=device)
+    _, wanted = gradients(model, ids, mask)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    patch_transformers()
+    _, got = gradients(model, ids, mask)
+    assert_close(got, wanted)
+
+
+def adapt(model: Any) -> None:
+    """Give projections of blocks low-rank adapters."""
+    for block in model.backbone.layers:
+        for name in ("in_proj", "x_proj", "out_proj"):
+            setattr(block.mixer, name, Adapted(getattr(block.mixer, name)))
+
+
+def hook(model: Any) -> None:
+    """Let hooks replace the results of projections."""
+    for block in model.backbone.layers:
+        for name in ("x_proj", "out_proj"):
+            getattr(block.mixer, name).register_forward_hook(lambda module, given, result: result * 1.25)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("change", [adapt, hook])
+@pytest.mark.parametrize("name", ["Mamba", "FalconMamba"])
+@pytest.mark.usefixtures("called")
+def test_a_block_calls_projections_that_are_more_than_weights(
+    name: str, change: Callable[[Any], None], is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function of a whole block is given weights alone, and so would train without adapters and hooks."""
+    model, plain = model_of(name), model_of(name)
+    change(model)
+    ids, mask = torch.randint(3, 64, (2, 7)), torch.ones(2, 7, dtype=torch.int64)
+    _, wanted = gradients(model, ids, mask)
+    blocks, compute = [], Inner.eager
+    monkeypatch.setattr(Inner, "eager", lambda *given: blocks.append(given) or compute(*given))
+    patch_transformers()
+    if is_compiled:
+        model.compile(backend="aot_eager")
+    _, got = gradients(model, ids, mask)
+    assert got.keys() == wanted.keys() and not blocks
+    assert_close(got, wanted)
+    gradients(plain, ids, mask)
+    assert len(blocks) == 2
+
+
+@torch.no_grad()
+def test_transforms_and_traces_stay_with_the_model(called: Counter[str]) -> None:
+    """Gradients of single examples and programs of torch.jit are made of torch's own operations."""
+    model, ids = model_of("Mamba").requires_grad_(False), torch.randint(3, 64, (2, 1, 5))
+
+    def logits(ids: Any) -> Any:
+        return model(ids, use_cache=False).logits
+
+    wanted = [logits(each) for each in ids]
+    patch_transformers()
+    torch.testing.assert_close(torch.vmap(logits)(ids), torch.stack(wanted), rtol=1e-5, atol=1e-5)
+    _, tangent = torch.func.jvp(
+        lambda bias: torch.func.functional_call(model, {"backbone.norm_f.weight": bias}, (ids[0],)).logits,
+        (model.backbone.norm_f.weight,),
+        (model.backbone.norm_f.weight,),
+    )
+    torch.testing.assert_close(tangent, wanted[0], rtol=1e-5, atol=1e-5)
+    assert not called
+    traced = torch.jit.trace(logits, ids[0], check_trace=False)
+    torch.testing.assert_close(traced(ids[1]), wanted[1], rtol=1e-5, atol=1e-5)
+    assert not called
 
 
 def test_a_model_compiles(called: Counter[str]) -> None:
