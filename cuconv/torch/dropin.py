@@ -14,13 +14,14 @@ from importlib.metadata import Distribution, DistributionFinder
 from types import ModuleType
 from typing import Any
 
+from cuconv.torch import blocks, extensions, plain
 from cuconv.torch import causal_conv1d as conv
-from cuconv.torch import extensions
 from cuconv.torch import mamba_ssm as mamba
 from cuconv.torch.modules import Mamba
 
-VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "2.3.2+cuconv"}
-"""The packages, and the versions whose parameters cuconv's functions have."""
+VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "1.2.2+cuconv"}
+"""The packages, and what they say of their versions. Functions have the parameters of causal-conv1d 1.7.0 and mamba_ssm
+2.3.2, but from mamba_ssm 2.0.4 on transformers 4 imports functions of Mamba-2 that cuconv lacks."""
 
 
 def _named(*contents: Any) -> Mapping[str, Any]:
@@ -29,8 +30,12 @@ def _named(*contents: Any) -> Mapping[str, Any]:
 
 CONTENTS: Mapping[str, Mapping[str, Any]] = {
     "causal_conv1d": _named(conv.causal_conv1d_fn, conv.causal_conv1d_update),
-    "causal_conv1d.causal_conv1d_interface": _named(conv.causal_conv1d_fn, conv.causal_conv1d_update),
-    "causal_conv1d.causal_conv1d_varlen": _named(conv.causal_conv1d_varlen_states),
+    "causal_conv1d.causal_conv1d_interface": _named(
+        conv.causal_conv1d_fn, conv.causal_conv1d_update, plain.causal_conv1d_ref, plain.causal_conv1d_update_ref
+    ),
+    "causal_conv1d.causal_conv1d_varlen": _named(
+        conv.causal_conv1d_varlen_states, plain.causal_conv1d_varlen_states_ref
+    ),
     "causal_conv1d.cpp_functions": _named(
         extensions.causal_conv1d_fwd_function,
         extensions.causal_conv1d_bwd_function,
@@ -43,12 +48,21 @@ CONTENTS: Mapping[str, Mapping[str, Any]] = {
     },
     "mamba_ssm": _named(mamba.selective_scan_fn, mamba.mamba_inner_fn, Mamba),
     "mamba_ssm.modules": {},
-    "mamba_ssm.modules.mamba_simple": _named(Mamba),
+    "mamba_ssm.modules.mamba_simple": _named(Mamba, blocks.Block),
     "mamba_ssm.ops": {},
-    "mamba_ssm.ops.selective_scan_interface": _named(mamba.selective_scan_fn, mamba.mamba_inner_fn),
+    "mamba_ssm.ops.selective_scan_interface": _named(
+        mamba.selective_scan_fn, mamba.mamba_inner_fn, plain.selective_scan_ref, plain.mamba_inner_ref
+    ),
     "mamba_ssm.ops.triton": {},
-    "mamba_ssm.ops.triton.selective_state_update": _named(mamba.selective_state_update),
+    "mamba_ssm.ops.triton.layernorm": _named(
+        blocks.layer_norm_fn, blocks.rms_norm_fn, blocks.RMSNorm, blocks._layer_norm_fwd
+    ),
+    "mamba_ssm.ops.triton.selective_state_update": _named(
+        mamba.selective_state_update, plain.selective_state_update_ref
+    ),
     "selective_scan_cuda": {"fwd": extensions.scan_forward, "bwd": extensions.scan_backward},
+    "selective_scan_cuda_core": {"fwd": extensions.ungated_forward, "bwd": extensions.ungated_backward},
+    "selective_scan_cuda_oflex": {"fwd": extensions.ungated_forward, "bwd": extensions.ungated_backward},
 }
 """What each module has."""
 
@@ -61,8 +75,9 @@ def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
 
     Args:
         packages: some of "causal_conv1d", "mamba_ssm" and their compiled modules, "causal_conv1d_cuda" and
-            "selective_scan_cuda", or all of these when none is named. mamba_ssm that is installed without its compiled
-            module still has functions that cuconv lacks.
+            "selective_scan_cuda", and of those of VMamba, "selective_scan_cuda_core" and "selective_scan_cuda_oflex";
+            all of these when none is named. mamba_ssm that is installed without its compiled module still has
+            functions that cuconv lacks.
         replace: also take the place of a package that is installed. What has imported names from it keeps these.
 
     Returns:

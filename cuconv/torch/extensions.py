@@ -1,4 +1,5 @@
-"""What the compiled modules of causal-conv1d and mamba_ssm have, by cuconv: programs call these in their own functions.
+"""What the compiled modules of causal-conv1d, mamba_ssm and VMamba have, by cuconv: programs call these in functions of
+their own.
 
 Autograd follows none of them.
 """
@@ -217,6 +218,80 @@ def scan_backward(
     if z is not None:
         found += [gradients.dz, *[out] * recompute_out_z]
     return found
+
+
+@torch.no_grad()
+def ungated_forward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    delta_bias: Tensor | None,
+    delta_softplus: bool,
+    nrows: int,
+    out_float: bool = False,
+) -> list[Tensor]:
+    """`scan_forward` without a gate, as VMamba's modules have it: neighbouring channels may share delta.
+
+    Args:
+        u, A, B, C, D, delta_softplus: as `scan_forward` takes them.
+        delta: (batch, a divisor of dim, seqlen), u's dtype.
+        delta_bias: (channels of delta,).
+        nrows: rows of a block of VMamba's kernels, without meaning here.
+        out_float: return out in float32, not rounded to u's dtype.
+
+    Returns:
+        out and x, as of `scan_forward`.
+    """
+    if out_float:
+        u, delta, B, C = (each.float() for each in (u, delta, B, C))
+    steps, bias = _of_all_channels(delta, delta_bias, u.shape[1])
+    return scan_forward(u, steps, A, B, C, D, None, bias, delta_softplus)
+
+
+@torch.no_grad()
+def ungated_backward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    delta_bias: Tensor | None,
+    dout: Tensor,
+    x: Tensor | None,
+    delta_softplus: bool,
+    nrows: int,
+) -> list[Tensor | None]:
+    """`scan_backward` from what `ungated_forward` returned; dout may be of float32.
+
+    Returns:
+        du, ddelta, dA, dB, dC, dD, ddelta_bias, each of its argument's shape and dtype.
+    """
+    given = u, delta, B, C
+    wide_u, wide_delta, wide_B, wide_C = (each.to(dout.dtype) for each in given)
+    steps, bias = _of_all_channels(wide_delta, delta_bias, u.shape[1])
+    found = scan_backward(wide_u, steps, A, wide_B, wide_C, D, None, bias, dout, x, None, None, delta_softplus, False)
+    du, ddelta, dA, dB, dC, dD, dbias = found
+    assert du is not None and ddelta is not None and dB is not None and dC is not None
+    if (channels := delta.shape[1]) != u.shape[1]:
+        ddelta = ddelta.unflatten(1, (channels, -1)).sum(2)
+        dbias = None if dbias is None else dbias.unflatten(0, (channels, -1)).sum(1)
+    du, ddelta, dB, dC = (one.to(of.dtype) for one, of in zip((du, ddelta, dB, dC), given, strict=True))
+    return [du, ddelta, dA, dB, dC, dD, dbias]
+
+
+def _of_all_channels(delta: Tensor, delta_bias: Tensor | None, dim: int) -> tuple[Tensor, Tensor | None]:
+    """delta and its bias, repeated for neighbouring channels that share them."""
+    repeats, rest = divmod(dim, delta.shape[1]) if delta.shape[1] else (1, 0)
+    if rest:
+        raise ValueError(message("channels of delta", delta.shape[1], f"a divisor of dim of u, {dim}"))
+    if repeats == 1:
+        return delta, delta_bias
+    bias = None if delta_bias is None else delta_bias.repeat_interleave(repeats)
+    return delta.repeat_interleave(repeats, dim=1), bias
 
 
 def _of_states(u: Tensor, A: Tensor) -> tuple[tuple[int, ...], int]:

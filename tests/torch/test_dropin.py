@@ -44,6 +44,25 @@ PARAMETERS = {
     "dt_rms_weight=None, b_c_dt_rms_eps=1e-06",
     "mamba_ssm.ops.triton.selective_state_update.selective_state_update": "state, x, dt, A, B, C, D=None, z=None, "
     "dt_bias=None, dt_softplus=False, state_batch_indices=None",
+    "causal_conv1d.causal_conv1d_interface.causal_conv1d_ref": "x, weight, bias=None, initial_states=None, "
+    "return_final_states=False, final_states_out=None, activation=None",
+    "causal_conv1d.causal_conv1d_interface.causal_conv1d_update_ref": "x, conv_state, weight, bias=None, "
+    "activation=None, cache_seqlens=None",
+    "causal_conv1d.causal_conv1d_varlen.causal_conv1d_varlen_states_ref": "x, cu_seqlens, state_len",
+    "mamba_ssm.ops.selective_scan_interface.selective_scan_ref": "u, delta, A, B, C, D=None, z=None, delta_bias=None, "
+    "delta_softplus=False, return_last_state=False",
+    "mamba_ssm.ops.selective_scan_interface.mamba_inner_ref": "xz, conv1d_weight, conv1d_bias, x_proj_weight, "
+    "delta_proj_weight, out_proj_weight, out_proj_bias, A, B=None, C=None, D=None, delta_bias=None, B_proj_bias=None, "
+    "C_proj_bias=None, delta_softplus=True",
+    "mamba_ssm.ops.triton.selective_state_update.selective_state_update_ref": "state, x, dt, A, B, C, D=None, z=None, "
+    "dt_bias=None, dt_softplus=False",
+    "mamba_ssm.ops.triton.layernorm.layer_norm_fn": "x, weight, bias, residual=None, eps=1e-06, prenorm=False, "
+    "residual_in_fp32=False, is_rms_norm=False",
+    "mamba_ssm.ops.triton.layernorm.rms_norm_fn": "x, weight, bias, residual=None, prenorm=False, "
+    "residual_in_fp32=False, eps=1e-06",
+    "mamba_ssm.ops.triton.layernorm.RMSNorm": "hidden_size, eps=1e-05, device=None, dtype=None",
+    "mamba_ssm.modules.mamba_simple.Block": "dim, mixer_cls, norm_cls=nn.LayerNorm, fused_add_norm=False, "
+    "residual_in_fp32=False",
 }
 """The parameters of functions, as their packages declare them."""
 
@@ -66,7 +85,7 @@ def test_parameters_are_the_packages(function: str) -> None:
         each.name if each.default is each.empty else f"{each.name}={each.default!r}"
         for each in found.parameters.values()
     ]
-    assert ", ".join(told) == PARAMETERS[function]
+    assert ", ".join(told).replace(repr(torch.nn.LayerNorm), "nn.LayerNorm") == PARAMETERS[function]
     assert all(each.kind is each.POSITIONAL_OR_KEYWORD for each in found.parameters.values())
 
 
@@ -333,6 +352,61 @@ def test_scans_within_functions_of_others(seqlen: int, is_gated: bool) -> None:
         torch.testing.assert_close(got, of_wanted, rtol=1e-5, atol=1e-6)
 
 
+class UngatedScan(torch.autograd.Function):
+    """A scan as VMamba makes it of one of its compiled modules."""
+
+    @staticmethod
+    def forward(ctx: Any, module: Any, *given: Any) -> Any:
+        is_flexible = module.__name__ == "selective_scan_cuda_oflex"
+        out, x = module.fwd(*given, 1, *[True] * is_flexible)
+        *tensors, ctx.softplus = given
+        ctx.module = module
+        ctx.save_for_backward(*tensors, x)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any) -> Any:
+        *tensors, x = ctx.saved_tensors
+        return None, *ctx.module.bwd(*tensors, dout, x, ctx.softplus, 1), None
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("sharing", [1, 2, 4])
+@pytest.mark.parametrize("has_options", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["core", "oflex"])
+def test_scans_within_functions_of_vmamba(name: str, dtype: Any, has_options: bool, sharing: int) -> None:
+    torch.manual_seed(0)
+    u, delta = (torch.rand(2, dim, 300, dtype=dtype, requires_grad=True) for dim in (4, 4 // sharing))
+    B, C = (torch.rand(2, 2, 3, 300, dtype=dtype, requires_grad=True) for _ in range(2))
+    A = (-torch.rand(4, 3)).requires_grad_()
+    D, bias = (torch.rand(dim, requires_grad=True) if has_options else None for dim in (4, 4 // sharing))
+    given = u, delta, A, B, C, D, bias
+    needed = [each for each in given if each is not None]
+    module = importlib.import_module(f"selective_scan_cuda_{name}")
+    out = UngatedScan.apply(module, *given, has_options)
+    assert out.dtype == (torch.float32 if name == "oflex" else dtype)
+    wide_u, wide_delta, wide_B, wide_C = (each.float() for each in (u, delta, B, C))
+    steps = wide_delta.repeat_interleave(sharing, dim=1)
+    biases = None if bias is None else bias.repeat_interleave(sharing)
+    wanted = cuconv.selective_scan_fn(wide_u, steps, A, wide_B, wide_C, D, None, biases, has_options)
+    is_rounded = dtype == torch.bfloat16
+    bound = {"rtol": 2**-7, "atol": 1e-3} if is_rounded and name == "core" else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(out.float(), wanted, **bound)
+    got, of_wanted = (torch.autograd.grad(each.float().sin().sum(), needed) for each in (out, wanted))
+    for one, other in zip(got, of_wanted, strict=True):
+        assert (one - other).abs().max() <= (2**-5 if is_rounded else 1e-5) * other.abs().max()
+
+
+@pytest.mark.usefixtures("installed")
+def test_channels_that_share_delta_are_alike_in_number() -> None:
+    import selective_scan_cuda_core
+
+    u, delta, B = torch.rand(1, 4, 5), torch.rand(1, 3, 5), torch.rand(1, 1, 2, 5)
+    with pytest.raises(ValueError, match=r"^channels of delta: got 3; wanted a divisor of dim of u, 4$"):
+        selective_scan_cuda_core.fwd(u, delta, -torch.ones(4, 2), B, B, None, None, False, 1)
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("wide", ["delta", "B and C", "z"])
 def test_a_scan_takes_any_mixture_of_dtypes(wide: str) -> None:
@@ -394,7 +468,7 @@ def test_exec_runs_a_program(tmp_path: Path) -> None:
 
     done = run("program.py", "--json", "x")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "['program.py', '--json', 'x'] __main__ cuconv.torch.causal_conv1d 2.3.2+cuconv\n"
+    assert done.stdout == "['program.py', '--json', 'x'] __main__ cuconv.torch.causal_conv1d 1.2.2+cuconv\n"
     assert run("-m", "program", "fail").returncode == 7
     missing = run("nothing.py")
     assert missing.returncode != 0 and "nothing.py" in missing.stderr
