@@ -12,6 +12,7 @@ from typing import Any
 
 HOMES = {
     "Mamba": "torch.modules",
+    "Mamba2": "torch.mamba2",
     "ShortConvolution": "torch.modules",
     "causal_conv1d_fn": "causal_conv1d.dense",
     "causal_conv1d_packed": "torch.functional",
@@ -20,7 +21,9 @@ HOMES = {
     "causal_conv1d_update": "causal_conv1d.update",
     "causal_conv1d_varlen_fn": "causal_conv1d.varlen",
     "install": "torch.dropin",
+    "mamba_chunk_scan_combined": "torch.ssd",
     "mamba_inner_fn": "torch.functional",
+    "mamba_split_conv1d_scan_combined": "torch.ssd",
     "patch_transformers": "torch.transformers",
     "selective_scan_fn": "selective_scan.dense",
     "selective_scan_packed": "torch.functional",

@@ -14,14 +14,14 @@ from importlib.metadata import Distribution, DistributionFinder
 from types import ModuleType
 from typing import Any
 
-from cuconv.torch import blocks, extensions, plain
+from cuconv.torch import blocks, extensions, plain, ssd
 from cuconv.torch import causal_conv1d as conv
 from cuconv.torch import mamba_ssm as mamba
+from cuconv.torch.mamba2 import Mamba2
 from cuconv.torch.modules import Mamba
 
-VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "1.2.2+cuconv"}
-"""The packages, and what they say of their versions. Functions have the parameters of causal-conv1d 1.7.0 and mamba_ssm
-2.3.2, but from mamba_ssm 2.0.4 on transformers 4 imports functions of Mamba-2 that cuconv lacks."""
+VERSIONS = {"causal_conv1d": "1.7.0+cuconv", "mamba_ssm": "2.3.2+cuconv"}
+"""The packages, and the versions whose parameters cuconv's functions have."""
 
 
 def _named(*contents: Any) -> Mapping[str, Any]:
@@ -46,17 +46,29 @@ CONTENTS: Mapping[str, Mapping[str, Any]] = {
         "causal_conv1d_bwd": extensions.convolution_backward,
         "causal_conv1d_update": extensions.convolution_step,
     },
-    "mamba_ssm": _named(mamba.selective_scan_fn, mamba.mamba_inner_fn, Mamba),
+    "mamba_ssm": _named(mamba.selective_scan_fn, mamba.mamba_inner_fn, Mamba, Mamba2),
     "mamba_ssm.modules": {},
+    "mamba_ssm.modules.mamba2": _named(Mamba2),
     "mamba_ssm.modules.mamba_simple": _named(Mamba, blocks.Block),
     "mamba_ssm.ops": {},
     "mamba_ssm.ops.selective_scan_interface": _named(
         mamba.selective_scan_fn, mamba.mamba_inner_fn, plain.selective_scan_ref, plain.mamba_inner_ref
     ),
     "mamba_ssm.ops.triton": {},
-    "mamba_ssm.ops.triton.layernorm": _named(
+    "mamba_ssm.ops.triton.layer_norm": _named(
         blocks.layer_norm_fn, blocks.rms_norm_fn, blocks.RMSNorm, blocks._layer_norm_fwd
     ),
+    "mamba_ssm.ops.triton.layernorm": {
+        "layer_norm_fn": blocks.early_layer_norm_fn,
+        "rms_norm_fn": blocks.early_rms_norm_fn,
+        **_named(blocks.RMSNorm, blocks._layer_norm_fwd),
+    },
+    "mamba_ssm.ops.triton.layernorm_gated": {
+        **_named(blocks.layernorm_fn, blocks.rmsnorm_fn),
+        "LayerNorm": blocks.GatedLayerNorm,
+        "RMSNorm": blocks.GatedRMSNorm,
+    },
+    "mamba_ssm.ops.triton.ssd_combined": _named(ssd.mamba_chunk_scan_combined, ssd.mamba_split_conv1d_scan_combined),
     "mamba_ssm.ops.triton.selective_state_update": _named(
         mamba.selective_state_update, plain.selective_state_update_ref
     ),
@@ -65,6 +77,9 @@ CONTENTS: Mapping[str, Mapping[str, Any]] = {
     "selective_scan_cuda_oflex": {"fwd": extensions.ungated_forward, "bwd": extensions.ungated_backward},
 }
 """What each module has."""
+
+STAND_IN = "cuconv"
+"""Where the modules of `CONTENTS` come from, as their specifications say it."""
 
 PACKAGES = tuple(dict.fromkeys(name.partition(".")[0] for name in CONTENTS))
 """What can be installed: packages, and their compiled modules for themselves."""
@@ -153,7 +168,7 @@ class _Finder(MetaPathFinder):
         if name.partition(".")[0] not in self.packages or name not in CONTENTS:
             return None
         is_package = any(other.startswith(f"{name}.") for other in CONTENTS)
-        return ModuleSpec(name, _Loader(), origin="cuconv", is_package=is_package)
+        return ModuleSpec(name, _Loader(), origin=STAND_IN, is_package=is_package)
 
     def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterator[Distribution]:
         wanted = None if context is None or context.name is None else context.name.replace("-", "_").lower()

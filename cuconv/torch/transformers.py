@@ -7,6 +7,7 @@ imported. So the globals themselves are replaced.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import re
 import sys
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from cuconv.runtime.tracing import is_recorded
 from cuconv.torch import causal_conv1d as conv
 from cuconv.torch import mamba_ssm as mamba
+from cuconv.torch import ssd
+from cuconv.torch.dropin import STAND_IN
 from cuconv.torch.modules import is_only_weights
 from cuconv.torch.operators import is_transformed
 
@@ -36,6 +39,17 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """The replacement for each global of modeling files, by the global's name."""
 
+
+def _by_steps(*arguments: Any, seq_idx: Any = None) -> None:
+    """None, which has a model of Mamba-2 compute its block step by step."""
+
+
+CHUNKED: Mapping[str, Callable[..., Any]] = {
+    "mamba2_chunk_scan": ssd.mamba_chunk_scan_combined,
+    "mamba2_split_conv1d_scan_combined": _by_steps,
+}
+"""The replacements where mamba_ssm's own kernels of Mamba-2 are not there."""
+
 PACKED = ("cu_seqlens", "seq_idx")
 """The arguments that say where packed sequences begin; either is enough."""
 
@@ -48,6 +62,8 @@ def patch_transformers() -> dict[str, tuple[str, ...]]:
     What cuconv cannot compute stays with transformers' own code: another activation than silu, float64, and packed
     sequences, which that code refuses, unless a convolution gets seq_idx. So does what torch.export and torch.jit.trace
     trace, as with the packages that cuconv stands in for, and what torch.func transforms.
+
+    Models of Mamba-2 get `cuconv.torch.mamba_chunk_scan_combined`, unless mamba_ssm is installed with its kernels.
 
     As with mamba_ssm, a training step of the models of Mamba computes the block as one function, which is not told of
     attention_mask: tokens of padding in front of a text change its result where the convolution has a bias. A block is
@@ -72,7 +88,7 @@ def unpatch_transformers() -> None:
         sys.meta_path.remove(_finder)
     for name, module in list(sys.modules.items()):
         if MODELING.fullmatch(name):
-            for function in FUNCTIONS:
+            for function in (*FUNCTIONS, *CHUNKED):
                 if hasattr(found := getattr(module, function, None), "cuconv_original"):
                     setattr(module, function, found.cuconv_original)  # type: ignore[union-attr]
             for block in _blocks(module):
@@ -80,12 +96,22 @@ def unpatch_transformers() -> None:
                     block.forward = block.forward.cuconv_original  # type: ignore[method-assign]
 
 
+def _has_kernels_of_mamba2() -> bool:
+    """Whether mamba_ssm is installed with them."""
+    try:
+        spec = importlib.util.find_spec("mamba_ssm.ops.triton.ssd_combined")
+    except ImportError:
+        return False
+    return spec is not None and spec.origin != STAND_IN
+
+
 def _patch(module: ModuleType) -> tuple[str, ...]:
     for block in _blocks(module):
         if not hasattr(block.forward, "cuconv_original"):
             block.forward = _by_module(block.forward)  # type: ignore[method-assign]
     replaced = []
-    for name, function in FUNCTIONS.items():
+    functions = FUNCTIONS if _has_kernels_of_mamba2() else {**FUNCTIONS, **CHUNKED}
+    for name, function in functions.items():
         found = getattr(module, name, None)
         if callable(found) and not hasattr(found, "cuconv_original"):
             setattr(module, name, _replacement(found, function))

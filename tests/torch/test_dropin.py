@@ -60,7 +60,31 @@ PARAMETERS = {
     "residual_in_fp32=False, is_rms_norm=False",
     "mamba_ssm.ops.triton.layernorm.rms_norm_fn": "x, weight, bias, residual=None, prenorm=False, "
     "residual_in_fp32=False, eps=1e-06",
-    "mamba_ssm.ops.triton.layernorm.RMSNorm": "hidden_size, eps=1e-05, device=None, dtype=None",
+    "mamba_ssm.ops.triton.layer_norm.layer_norm_fn": "x, weight, bias, residual=None, x1=None, weight1=None, "
+    "bias1=None, eps=1e-06, dropout_p=0.0, rowscale=None, prenorm=False, residual_in_fp32=False, is_rms_norm=False, "
+    "return_dropout_mask=False",
+    "mamba_ssm.ops.triton.layer_norm.rms_norm_fn": "x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, "
+    "eps=1e-06, dropout_p=0.0, rowscale=None, prenorm=False, residual_in_fp32=False, return_dropout_mask=False",
+    "mamba_ssm.ops.triton.layer_norm.RMSNorm": "hidden_size, eps=1e-05, dropout_p=0.0, device=None, dtype=None",
+    "mamba_ssm.ops.triton.layernorm_gated.layernorm_fn": "x, weight, bias, z=None, eps=1e-06, group_size=None, "
+    "norm_before_gate=True, is_rms_norm=False",
+    "mamba_ssm.ops.triton.layernorm_gated.rmsnorm_fn": "x, weight, bias, z=None, eps=1e-06, group_size=None, "
+    "norm_before_gate=True",
+    "mamba_ssm.ops.triton.layernorm_gated.LayerNorm": "hidden_size, eps=1e-05, group_size=None, norm_before_gate=True, "
+    "device=None, dtype=None",
+    "mamba_ssm.ops.triton.layernorm_gated.RMSNorm": "hidden_size, eps=1e-05, group_size=None, norm_before_gate=True, "
+    "device=None, dtype=None",
+    "mamba_ssm.ops.triton.ssd_combined.mamba_chunk_scan_combined": "x, dt, A, B, C, chunk_size, D=None, z=None, "
+    "dt_bias=None, initial_states=None, seq_idx=None, cu_seqlens=None, dt_softplus=False, dt_limit=(0.0, inf), "
+    "return_final_states=False, return_varlen_states=False, state_dtype=None",
+    "mamba_ssm.ops.triton.ssd_combined.mamba_split_conv1d_scan_combined": "zxbcdt, conv1d_weight, conv1d_bias, "
+    "dt_bias, A, D, chunk_size, initial_states=None, seq_idx=None, dt_limit=(0.0, inf), return_final_states=False, "
+    "activation='silu', rmsnorm_weight=None, rmsnorm_eps=1e-06, outproj_weight=None, outproj_bias=None, headdim=None, "
+    "ngroups=1, norm_before_gate=True, state_dtype=None",
+    "mamba_ssm.modules.mamba2.Mamba2": "d_model, d_state=128, d_conv=4, conv_init=None, expand=2, headdim=64, "
+    "d_ssm=None, ngroups=1, A_init_range=(1, 16), D_has_hdim=False, rmsnorm=True, norm_before_gate=False, "
+    "dt_min=0.001, dt_max=0.1, dt_init_floor=0.0001, dt_limit=(0.0, inf), bias=False, conv_bias=True, chunk_size=256, "
+    "use_mem_eff_path=True, layer_idx=None, process_group=None, sequence_parallel=True, device=None, dtype=None",
     "mamba_ssm.modules.mamba_simple.Block": "dim, mixer_cls, norm_cls=nn.LayerNorm, fused_add_norm=False, "
     "residual_in_fp32=False",
 }
@@ -99,11 +123,11 @@ def test_modules_are_found_in_every_way() -> None:
     assert importlib.util.find_spec("causal_conv1d") is not None
     assert importlib.metadata.version("causal-conv1d") == causal_conv1d.__version__ == "1.7.0+cuconv"
     assert not hasattr(importlib.import_module("selective_scan_cuda"), "__version__")
-    for absent in ("mamba_ssm.ops.triton.ssd_combined", "mamba_ssm.ops.triton.layernorm_gated"):
+    for absent in ("mamba_ssm.ops.triton.ssd_bmm", "mamba_ssm.modules.mamba3"):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(absent)
     with pytest.raises(ImportError):
-        from mamba_ssm import Mamba2  # noqa: F401
+        from mamba_ssm import Mamba3  # noqa: F401
 
 
 def test_uninstalled_is_gone() -> None:
@@ -468,7 +492,7 @@ def test_exec_runs_a_program(tmp_path: Path) -> None:
 
     done = run("program.py", "--json", "x")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "['program.py', '--json', 'x'] __main__ cuconv.torch.causal_conv1d 1.2.2+cuconv\n"
+    assert done.stdout == "['program.py', '--json', 'x'] __main__ cuconv.torch.causal_conv1d 2.3.2+cuconv\n"
     assert run("-m", "program", "fail").returncode == 7
     missing = run("nothing.py")
     assert missing.returncode != 0 and "nothing.py" in missing.stderr

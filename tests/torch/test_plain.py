@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import cuconv
@@ -12,9 +10,8 @@ from tests.torch.inputs import random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cuconv.torch import Mamba, blocks, mamba_inner_fn, plain  # noqa: E402
+from cuconv.torch import Mamba, mamba_inner_fn, plain  # noqa: E402
 
-F = torch.nn.functional
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
 
@@ -140,38 +137,3 @@ def test_half_precision_is_computed_in_float32() -> None:
     got = plain.selective_scan_ref(*halves, True)
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got, plain.selective_scan_ref(*wide, True).to(torch.bfloat16), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("is_rms", [False, True])
-@pytest.mark.parametrize("has_residual", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_norms(is_rms: bool, has_residual: bool, dtype: Any) -> None:
-    x, weight, bias = random(2, 5, 8, dtype=dtype, grad=False), random(8, dtype=dtype), random(8, dtype=dtype)
-    residual = random(2, 5, 8, dtype=torch.float32, grad=False) if has_residual else None
-    total = x.float() if residual is None else x.float() + residual
-    centred = total if is_rms else total - total.mean(-1, keepdim=True)
-    wanted = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.float() + bias.float()
-    got, sums = blocks.layer_norm_fn(x, weight, bias, residual, 1e-5, True, True, is_rms)
-    assert got.dtype == dtype and sums.dtype == torch.float32
-    torch.testing.assert_close(got.float(), wanted, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-2)
-    torch.testing.assert_close(sums, total, rtol=0, atol=0)
-    assert torch.equal(blocks.layer_norm_fn(x, weight, bias, residual, 1e-5, is_rms_norm=is_rms), got)
-    bare = blocks._layer_norm_fwd(x, weight, bias, 1e-5, residual, is_rms_norm=is_rms)
-    assert torch.equal(bare[0], got) and not bare[0].requires_grad
-
-
-@pytest.mark.parametrize("norm", [torch.nn.LayerNorm, blocks.RMSNorm])
-@pytest.mark.parametrize("in_fp32", [False, True])
-def test_a_block_around_a_mixer(norm: Any, in_fp32: bool) -> None:
-    made = [blocks.Block(8, lambda dim: Mamba(dim, d_state=4), norm, is_fused, in_fp32) for is_fused in (False, True)]
-    made[1].load_state_dict(made[0].state_dict())
-    x = random(2, 5, 8, dtype=torch.float32)
-    results = []
-    for block in made:
-        out, residual = block(x)
-        results.append(block(out, residual))
-    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
-    assert results[0][1].dtype == torch.float32
-    assert [each.shape for each in made[0].allocate_inference_cache(3, 5)] == [(3, 16, 4), (3, 16, 4)]
-    with pytest.raises(TypeError, match=r"^norm_cls: got a Identity; wanted LayerNorm or RMSNorm of a fused sum"):
-        blocks.Block(8, Mamba, torch.nn.Identity, True)

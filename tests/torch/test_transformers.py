@@ -308,6 +308,46 @@ def test_a_model_trains_with_checkpoints(device: str, name: str, reentrant: bool
     assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("name", ["Mamba2", "Bamba", "Zamba2", "NemotronH", "FalconH1", "GraniteMoeHybrid"])
+@pytest.mark.usefixtures("called")
+def test_packed_sequences_of_models_of_mamba2_are_kept_apart(name: str) -> None:
+    """The states of their convolutions and scans; attention is told of them in another way."""
+    model, ids = model_of(name).train(), torch.randint(3, 64, (1, 9))
+    blocks = [each for each in model.modules() if hasattr(each, "conv1d")]
+    assert blocks
+    x = torch.rand(1, 9, blocks[0].in_proj.in_features)
+    seq_idx = torch.tensor([[0] * 4 + [1] * 5], dtype=torch.int32)
+    with pytest.raises(ValueError, match="can't keep packed sequences apart"):
+        blocks[0](x, seq_idx=seq_idx)
+    patch_transformers()
+    wanted = torch.cat([blocks[0](x[:, :4]), blocks[0](x[:, 4:])], dim=1)
+    torch.testing.assert_close(blocks[0](x, seq_idx=seq_idx), wanted, rtol=1e-5, atol=1e-6)
+    assert model(ids).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_kernels_of_mamba_ssm_stay(is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.mamba2 import modeling_mamba2 as module
+
+    if is_there:
+        folder = tmp_path / "mamba_ssm" / "ops" / "triton"
+        folder.mkdir(parents=True)
+        for each in (folder, *folder.parents[:2]):
+            (each / "__init__.py").touch()
+        (folder / "ssd_combined.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    patch_transformers()
+    try:
+        assert hasattr(module.mamba2_chunk_scan, "cuconv_original") is not is_there
+        assert hasattr(module.mamba2_split_conv1d_scan_combined, "cuconv_original") is not is_there
+        assert hasattr(module.mamba2_selective_state_update, "cuconv_original")
+    finally:
+        unpatch_transformers()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mamba_ssm"]:
+            del sys.modules[name]
+    assert not hasattr(module.mamba2_chunk_scan, "cuconv_original")
+
+
 def adapt(model: Any) -> None:
     """Give projections of blocks low-rank adapters."""
     for block in model.backbone.layers:

@@ -1,0 +1,252 @@
+"""The chunked scan of Mamba-2 by torch's matrix products, and the block's inner part around cuconv's convolution.
+
+Dao and Gu, "Transformers are SSMs", 2024, section 6: within a chunk of tokens the scan is a product with a matrix of
+tokens by tokens; between chunks states are handed on. All of it is computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cuconv.causal_conv1d.dense import causal_conv1d_fn
+from cuconv.runtime.errors import message
+from cuconv.torch.blocks import rmsnorm_fn
+
+MAX_CHUNK = 128
+"""Tokens of a chunk at most. Longer chunks have larger matrices, and shorter ones more states: each is kept for the
+gradients, and here both are alike in size for states of 64 by 128."""
+
+
+def mamba_chunk_scan_combined(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    return_final_states: bool = False,
+    return_varlen_states: bool = False,
+    state_dtype: torch.dtype | None = None,
+) -> Any:
+    """The scan of heads with one decay each: state = exp(dt * A) * state + dt * x * B; y = state @ C + D * x.
+
+    Args:
+        x: (batch, seqlen, nheads, headdim).
+        dt: (batch, seqlen, nheads): the steps, before bias, softplus and limits.
+        A: (nheads,), negative.
+        B, C: (batch, seqlen, ngroups, d_state).
+        chunk_size: tokens of a chunk at most; the result does not depend on it but for rounding.
+        D: (nheads,) or (nheads, headdim).
+        z: x's shape: the gate; y * silu(z) is returned.
+        dt_bias: (nheads,).
+        initial_states: (batch, nheads, headdim, d_state): the states before the first tokens.
+        seq_idx: (batch, seqlen): the number of each token's sequence; states do not pass from one to another.
+        cu_seqlens: (sequences + 1,): the borders of the sequences in a batch of one, for return_varlen_states.
+        dt_softplus: whether the step is the softplus of dt + dt_bias.
+        dt_limit: what steps are clamped to.
+        return_final_states: also return the states behind the last tokens.
+        return_varlen_states: also return the states behind the last tokens of the sequences of cu_seqlens.
+        state_dtype: the dtype of returned states; float32 when None.
+
+    Returns:
+        y, shape and dtype of x; then, if wanted, final states (batch, nheads, headdim, d_state), and states of
+        sequences (sequences, nheads, headdim, d_state).
+    """
+    device = x.device.type
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        of_steps = dt_bias, dt_softplus, dt_limit
+        y, states = _scan(x, dt, A, B, C, chunk_size, D, z, initial_states, seq_idx, *of_steps)
+        results = [y, states.to(state_dtype or states.dtype)] if return_final_states else [y]
+        if return_varlen_states:
+            results.append(_states_of_sequences(x, dt, A, B, cu_seqlens, state_dtype, *of_steps))
+    return tuple(results) if len(results) > 1 else y
+
+
+def _scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None,
+    z: Tensor | None,
+    initial_states: Tensor | None,
+    seq_idx: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
+    dt_limit: tuple[float, float],
+) -> tuple[Tensor, Tensor]:
+    """y, and the states behind the last tokens in float32."""
+    batch, seqlen, nheads, headdim = x.shape
+    ngroups, d_state = B.shape[2:]
+    wide = torch.promote_types(x.dtype, torch.float32)
+    steps = dt.to(wide) if dt_bias is None else dt.to(wide) + dt_bias.to(wide)
+    steps = F.softplus(steps) if dt_softplus else steps
+    steps = steps if dt_limit == (0.0, math.inf) else steps.clamp(*dt_limit)
+    tokens = max(1, min(chunk_size, MAX_CHUNK, seqlen))
+    rest = -seqlen % tokens
+
+    def chunks(each: Tensor, groups: int) -> Tensor:
+        """(batch, chunks, groups, heads of a group, tokens, ...) of (batch, seqlen, groups * heads, ...)."""
+        padded = F.pad(each.to(wide), (0, 0) * (each.dim() - 2) + (0, rest))
+        return padded.unflatten(2, (groups, -1)).unflatten(1, (-1, tokens)).movedim(2, 4)
+
+    inputs, into, out_of = chunks(x, ngroups), chunks(B, ngroups), chunks(C, ngroups)
+    steps = chunks(steps, ngroups)
+    # Tokens of padding have steps of zero: they leave states as they are.
+    decays = (steps * A.to(wide).unflatten(0, (ngroups, -1))[..., None]).cumsum(-1)
+    same, goes_on, begins = _bounds(seq_idx, batch, tokens, rest, x.device)
+    since = decays[..., :, None] - decays[..., None, :]
+    matrix = since.masked_fill(~same, -math.inf).exp() * (out_of @ into.mT) * steps[..., None, :]
+    y = matrix @ inputs
+    left = (decays[..., -1:] - decays).exp() * steps * same[..., -1, :]
+    added = (inputs * left[..., None]).mT @ into
+    kept = decays[..., -1].exp() * goes_on
+    state = inputs.new_zeros(batch, ngroups, nheads // ngroups, headdim, d_state)
+    if initial_states is not None:
+        state = initial_states.to(wide).unflatten(1, (ngroups, -1))
+    before = []
+    for number in range(inputs.shape[1]):
+        before.append(state)
+        state = kept[:, number, ..., None, None] * state + added[:, number]
+    if before:
+        y = y + (out_of @ torch.stack(before, dim=1).mT) * (decays.exp() * begins)[..., None]
+    y = y.movedim(4, 2).flatten(1, 2)[:, :seqlen].flatten(2, 3)
+    if D is not None:
+        y = y + x.to(wide) * (D.to(wide) if D.dim() == 2 else D.to(wide)[:, None])
+    y = y if z is None else y * F.silu(z.to(wide))
+    # Models look at it as (batch, seqlen, channels).
+    return y.to(x.dtype).contiguous(), state.flatten(1, 2)
+
+
+def _bounds(
+    seq_idx: Tensor | None, batch: int, tokens: int, rest: int, device: torch.device
+) -> tuple[Tensor, Tensor | float, Tensor | float]:
+    """Which states pass: from token to token of a chunk, from chunk to chunk, and from what is before to each token."""
+    earlier = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+    if seq_idx is None:
+        return earlier, 1.0, 1.0
+    last = seq_idx[:, -1:].expand(-1, rest)
+    numbers = torch.cat((seq_idx, last), dim=1).unflatten(1, (-1, tokens))
+    before = torch.cat((numbers[:, :1, :1], numbers[:, :-1, -1:]), dim=1)
+    begins = numbers == before
+    same = (numbers[..., :, None] == numbers[..., None, :]) & earlier
+    return same[:, :, None, None], begins[:, :, None, None, -1], begins[:, :, None, None]
+
+
+def _states_of_sequences(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    cu_seqlens: Tensor | None,
+    state_dtype: torch.dtype | None,
+    *of_steps: Any,
+) -> Tensor:
+    """The states behind the last tokens of packed sequences, which begin from zeros."""
+    if cu_seqlens is None or x.shape[0] != 1:
+        got = "None" if cu_seqlens is None else f"a batch of {x.shape[0]}"
+        raise ValueError(message("cu_seqlens", got, "the borders of sequences in a batch of one"))
+    borders = cu_seqlens.tolist()
+    states = []
+    for begin, end in pairwise(borders):
+        own_x, own_dt, own_B = (each[:, begin:end] for each in (x, dt, B))
+        _, state = _scan(own_x, own_dt, A, own_B, own_B, MAX_CHUNK, None, None, None, None, *of_steps)
+        states.append(state)
+    return torch.cat(states).to(state_dtype or states[0].dtype)
+
+
+def mamba_split_conv1d_scan_combined(
+    zxbcdt: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    dt_bias: Tensor,
+    A: Tensor,
+    D: Tensor,
+    chunk_size: int,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    return_final_states: bool = False,
+    activation: str | None = "silu",
+    rmsnorm_weight: Tensor | None = None,
+    rmsnorm_eps: float = 1e-6,
+    outproj_weight: Tensor | None = None,
+    outproj_bias: Tensor | None = None,
+    headdim: int | None = None,
+    ngroups: int = 1,
+    norm_before_gate: bool = True,
+    state_dtype: torch.dtype | None = None,
+) -> Any:
+    """The block of Mamba-2 between its input projection and its result.
+
+    Args:
+        zxbcdt: (batch, seqlen, 2 * others + 2 * dim + 2 * ngroups * d_state + nheads), with dim = nheads * headdim: the
+            gates and inputs of other channels, which no scan is for, then the gate z, x, B, C and dt.
+        conv1d_weight: (dim + 2 * ngroups * d_state, width).
+        conv1d_bias: (dim + 2 * ngroups * d_state,).
+        dt_bias, A: (nheads,).
+        D: (nheads, headdim), or (nheads,) beside headdim.
+        chunk_size, initial_states, seq_idx, dt_limit, return_final_states, state_dtype: as
+            `mamba_chunk_scan_combined` takes them.
+        activation: None, "silu" or "swish", of the convolution.
+        rmsnorm_weight: (dim,): a root mean square norm of each group's channels beside the gate, which is in the scan
+            elsewhere.
+        rmsnorm_eps: added to the mean squares.
+        outproj_weight, outproj_bias: (out_dim, others + dim) and (out_dim,): the projection behind it.
+        headdim: channels of a head, where D does not say it.
+        ngroups: groups of heads that share B and C.
+        norm_before_gate: norm(y) * silu(z) instead of norm(y * silu(z)).
+
+    Returns:
+        (batch, seqlen, out_dim or others + dim); with return_final_states also the states behind the last tokens.
+    """
+    nheads, size = (D.shape[0], headdim) if D.dim() == 1 else D.shape
+    if size is None:
+        raise ValueError(message("headdim", "None", "the channels of a head, where D is of heads"))
+    dim, channels = nheads * size, conv1d_weight.shape[0]
+    others, odd = divmod(zxbcdt.shape[-1] - dim - channels - nheads, 2)
+    if others < 0 or odd:
+        wanted = f"{dim + channels + nheads} or an even number more: dim, channels of conv1d_weight, and nheads"
+        raise ValueError(message("the last axis of zxbcdt", zxbcdt.shape[-1], wanted))
+    z0, x0, z, xBC, dt = zxbcdt.split([others, others, dim, channels, nheads], dim=-1)
+    xBC = causal_conv1d_fn(xBC.mT, conv1d_weight, conv1d_bias, seq_idx, activation=activation).mT
+    x, B, C = xBC.split([dim, (channels - dim) // 2, (channels - dim) // 2], dim=-1)
+    gate = z.unflatten(-1, (nheads, -1)) if rmsnorm_weight is None else None
+    y, final_states = mamba_chunk_scan_combined(
+        *(x.unflatten(-1, (nheads, -1)), dt, A, B.unflatten(-1, (ngroups, -1)), C.unflatten(-1, (ngroups, -1))),
+        chunk_size=chunk_size,
+        D=D,
+        z=gate,
+        dt_bias=dt_bias,
+        initial_states=initial_states,
+        seq_idx=seq_idx,
+        dt_softplus=True,
+        dt_limit=dt_limit,
+        return_final_states=True,
+        state_dtype=state_dtype,
+    )
+    out = y.flatten(2)
+    if rmsnorm_weight is not None:
+        out = rmsnorm_fn(out, rmsnorm_weight, None, z, rmsnorm_eps, dim // ngroups, norm_before_gate)
+    if others:
+        out = torch.cat((F.silu(z0) * x0, out), dim=-1)
+    if outproj_weight is not None:
+        out = F.linear(out.to(outproj_weight.dtype), outproj_weight, outproj_bias)
+    return (out, final_states) if return_final_states else out
