@@ -136,7 +136,8 @@ def group(tmp_path: Any) -> Iterator[None]:
     distributed = torch.distributed
     if not distributed.is_available():
         pytest.skip("this torch has no torch.distributed")
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 
