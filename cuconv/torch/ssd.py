@@ -95,6 +95,7 @@ def _scan(
     """y, and the states behind the last tokens in float32."""
     batch, seqlen, nheads, headdim = x.shape
     ngroups, d_state = B.shape[2:]
+    heads = ngroups, nheads // ngroups
     wide = torch.promote_types(x.dtype, torch.float32)
     steps = dt.to(wide) if dt_bias is None else dt.to(wide) + dt_bias.to(wide)
     steps = F.softplus(steps) if dt_softplus else steps
@@ -102,52 +103,53 @@ def _scan(
     tokens = max(1, min(chunk_size, MAX_CHUNK, seqlen))
     rest = -seqlen % tokens
 
-    def chunks(each: Tensor, groups: int) -> Tensor:
-        """(batch, chunks, groups, heads of a group, tokens, ...) of (batch, seqlen, groups * heads, ...)."""
-        padded = F.pad(each.to(wide), (0, 0) * (each.dim() - 2) + (0, rest))
-        return padded.unflatten(2, (groups, -1)).unflatten(1, (-1, tokens)).movedim(2, 4)
+    def chunks(each: Tensor) -> Tensor:
+        """(batch, chunks, tokens, ...) of (batch, seqlen, ...); what is behind the last token has steps of zero."""
+        padded = F.pad(each.to(wide), (0, 0) * (each.dim() - 2) + (0, rest)) if rest else each.to(wide)
+        return padded.unflatten(1, (-1, tokens))
 
-    inputs, into, out_of = chunks(x, ngroups), chunks(B, ngroups), chunks(C, ngroups)
-    steps = chunks(steps, ngroups)
-    # Tokens of padding have steps of zero: they leave states as they are.
-    decays = (steps * A.to(wide).unflatten(0, (ngroups, -1))[..., None]).cumsum(-1)
-    same, goes_on, begins = _bounds(seq_idx, batch, tokens, rest, x.device)
-    since = decays[..., :, None] - decays[..., None, :]
-    matrix = since.masked_fill(~same, -math.inf).exp() * (out_of @ into.mT) * steps[..., None, :]
-    y = matrix @ inputs
-    left = (decays[..., -1:] - decays).exp() * steps * same[..., -1, :]
-    added = (inputs * left[..., None]).mT @ into
-    kept = decays[..., -1].exp() * goes_on
-    state = inputs.new_zeros(batch, ngroups, nheads // ngroups, headdim, d_state)
+    into, out_of, steps = chunks(B), chunks(C), chunks(steps)
+    inputs = (chunks(x) * steps[..., None]).unflatten(3, heads)
+    decays = (steps * A.to(wide)).cumsum(2)
+    same, goes_on, begins = _bounds(seq_idx, tokens, rest, x.device)
+    by_head = decays.mT
+    since = (by_head[..., :, None] - by_head[..., None, :]).masked_fill(~same, -math.inf).exp()
+    scores = torch.einsum("bclgn,bcsgn->bcgls", out_of, into)
+    matrix = since.unflatten(2, heads) * scores[:, :, :, None]
+    y = torch.einsum("bcgkls,bcsgkp->bclgkp", matrix, inputs)
+    left = ((decays[:, :, -1:] - decays).exp() * same[:, :, 0, -1, :, None]).unflatten(3, heads)
+    added = torch.einsum("bclgkp,bclgn->bcgkpn", inputs * left[..., None], into)
+    kept = (decays[:, :, -1].exp() * goes_on).unflatten(2, heads)[..., None, None]
+    state = inputs.new_zeros(batch, *heads, headdim, d_state)
     if initial_states is not None:
-        state = initial_states.to(wide).unflatten(1, (ngroups, -1))
+        state = initial_states.to(wide).unflatten(1, heads)
     before = []
-    for number in range(inputs.shape[1]):
+    for own, factor in zip(added.unbind(1), kept.unbind(1), strict=True):
         before.append(state)
-        state = kept[:, number, ..., None, None] * state + added[:, number]
+        state = torch.addcmul(own, factor, state)
     if before:
-        y = y + (out_of @ torch.stack(before, dim=1).mT) * (decays.exp() * begins)[..., None]
-    y = y.movedim(4, 2).flatten(1, 2)[:, :seqlen].flatten(2, 3)
+        since_begin = (decays.exp() * begins).unflatten(3, heads)[..., None]
+        y = torch.addcmul(y, torch.einsum("bclgn,bcgkpn->bclgkp", out_of, torch.stack(before, dim=1)), since_begin)
+    y = y.flatten(1, 2)[:, :seqlen].flatten(2, 3)
     if D is not None:
-        y = y + x.to(wide) * (D.to(wide) if D.dim() == 2 else D.to(wide)[:, None])
+        y = torch.addcmul(y, x.to(wide), D.to(wide) if D.dim() == 2 else D.to(wide)[:, None])
     y = y if z is None else y * F.silu(z.to(wide))
     # Models look at it as (batch, seqlen, channels).
     return y.to(x.dtype).contiguous(), state.flatten(1, 2)
 
 
-def _bounds(
-    seq_idx: Tensor | None, batch: int, tokens: int, rest: int, device: torch.device
-) -> tuple[Tensor, Tensor | float, Tensor | float]:
-    """Which states pass: from token to token of a chunk, from chunk to chunk, and from what is before to each token."""
-    earlier = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+def _bounds(seq_idx: Tensor | None, tokens: int, rest: int, device: torch.device) -> tuple[Tensor, Any, Any]:
+    """Which states pass: (batch, chunks, 1, tokens, tokens) from token to token of a chunk; (batch, chunks, 1) from
+    what is before a chunk to what is behind it; and (batch, chunks, tokens, 1) to its tokens.
+    """
+    earlier = torch.ones(1, 1, 1, tokens, tokens, dtype=torch.bool, device=device).tril()
     if seq_idx is None:
         return earlier, 1.0, 1.0
-    last = seq_idx[:, -1:].expand(-1, rest)
-    numbers = torch.cat((seq_idx, last), dim=1).unflatten(1, (-1, tokens))
+    numbers = torch.cat((seq_idx, seq_idx[:, -1:].expand(-1, rest)), dim=1).unflatten(1, (-1, tokens))
     before = torch.cat((numbers[:, :1, :1], numbers[:, :-1, -1:]), dim=1)
-    begins = numbers == before
-    same = (numbers[..., :, None] == numbers[..., None, :]) & earlier
-    return same[:, :, None, None], begins[:, :, None, None, -1], begins[:, :, None, None]
+    begins = (numbers == before)[..., None]
+    same = numbers[:, :, None, :, None] == numbers[:, :, None, None, :]
+    return same & earlier, begins[:, :, -1], begins
 
 
 def _states_of_sequences(
