@@ -21,7 +21,14 @@ def causal_conv1d_fn(
     final_states_out: Tensor | None = None,
     activation: str | None = None,
 ) -> Any:
-    """`cuconv.causal_conv1d_fn`; final_states_out may be given while autograd follows, too."""
+    """`cuconv.causal_conv1d_fn`; final_states_out may be given while autograd follows, too.
+
+    The activation may be where causal-conv1d 1.0 has it, in the place of seq_idx, or 1.1, in that of initial_states.
+    """
+    if isinstance(seq_idx, str):
+        seq_idx, activation = None, seq_idx
+    elif isinstance(initial_states, str):
+        initial_states, activation = None, initial_states
     _check_activation(activation)
     inputs = (x, weight, bias, seq_idx, initial_states)
     if final_states_out is None or not return_final_states:

@@ -93,7 +93,7 @@ def unpatch_transformers() -> None:
                     setattr(module, function, found.cuconv_original)  # type: ignore[union-attr]
             for block in _blocks(module):
                 if hasattr(block.forward, "cuconv_original"):
-                    block.forward = block.forward.cuconv_original  # type: ignore[method-assign]
+                    block.forward = block.forward.cuconv_original
 
 
 def _has_kernels_of_mamba2() -> bool:
@@ -108,7 +108,7 @@ def _has_kernels_of_mamba2() -> bool:
 def _patch(module: ModuleType) -> tuple[str, ...]:
     for block in _blocks(module):
         if not hasattr(block.forward, "cuconv_original"):
-            block.forward = _by_module(block.forward)  # type: ignore[method-assign]
+            block.forward = _by_module(block.forward)
     replaced = []
     functions = FUNCTIONS if _has_kernels_of_mamba2() else {**FUNCTIONS, **CHUNKED}
     for name, function in functions.items():
@@ -120,15 +120,11 @@ def _patch(module: ModuleType) -> tuple[str, ...]:
     return tuple(replaced)
 
 
-def _blocks(module: ModuleType) -> list[type[nn.Module]]:
+def _blocks(module: ModuleType) -> list[Any]:
     """The classes of blocks that a modeling module computes as one function."""
-    return [
-        each
-        for each in vars(module).values()
-        if isinstance(each, type)
-        and issubclass(each, nn.Module)
-        and "mamba_inner_fn" in inspect.unwrap(each.forward).__code__.co_names
-    ]
+    classes: list[Any] = [each for each in vars(module).values() if isinstance(each, type)]
+    modules = [each for each in classes if issubclass(each, nn.Module)]
+    return [each for each in modules if "mamba_inner_fn" in inspect.unwrap(each.forward).__code__.co_names]
 
 
 class _Way(threading.local):

@@ -160,6 +160,18 @@ def test_an_installed_package_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     del sys.modules["causal_conv1d"]
 
 
+def test_the_activation_may_be_where_older_versions_have_it() -> None:
+    x, weight, bias, _ = inputs.conv_inputs()
+    wanted = conv.causal_conv1d_fn(x, weight, bias, activation="silu")
+    seq_idx = torch.tensor([[0] * 4 + [1] * 5] * 2, dtype=torch.int32)
+    assert torch.equal(conv.causal_conv1d_fn(x, weight, bias, "silu"), wanted)
+    assert torch.equal(conv.causal_conv1d_fn(x, weight, bias, None, "swish"), wanted)
+    apart = conv.causal_conv1d_fn(x, weight, bias, seq_idx, activation="silu")
+    assert torch.equal(conv.causal_conv1d_fn(x, weight, bias, seq_idx, "silu"), apart)
+    with pytest.raises(NotImplementedError, match="activation must be None, silu, or swish"):
+        conv.causal_conv1d_fn(x, weight, bias, "gelu")
+
+
 @pytest.mark.usefixtures("installed")
 def test_meanings_are_the_packages() -> None:
     from causal_conv1d import causal_conv1d_fn, causal_conv1d_update
