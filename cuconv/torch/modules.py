@@ -199,12 +199,14 @@ def _with(residual: Tensor | None, out: Tensor) -> Tensor:
 def is_only_weights(projection: nn.Module) -> bool:
     """Whether a call of this module is a product with its weights and nothing more.
 
-    Low-rank adapters and quantised weights come as other classes, and hooks may replace results, or bring the weights
-    to the GPU in the first place.
+    Low-rank adapters come as other classes, quantised and distributed weights as other modules or tensors, and hooks
+    may replace results, or bring the weights to the GPU in the first place.
     """
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     own = vars(projection)
-    return type(projection) is nn.Linear and "forward" not in own and not any(own[each] for each in hooks)
+    if type(projection) is not nn.Linear or "forward" in own or any(own[each] for each in hooks):
+        return False
+    return type(projection.weight) in (nn.Parameter, Tensor)
 
 
 class Mamba(nn.Module):

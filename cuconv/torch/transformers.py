@@ -50,6 +50,14 @@ CHUNKED: Mapping[str, Callable[..., Any]] = {
 }
 """The replacements where mamba_ssm's own kernels of Mamba-2 are not there."""
 
+try:
+    from torch.distributed.tensor import DTensor
+except ImportError:
+    DISTRIBUTED: tuple[type[Any], ...] = ()
+else:
+    DISTRIBUTED = (DTensor,)
+"""The class of tensors of which each process has a part, where torch has one: operators need rules for them."""
+
 PACKED = ("cu_seqlens", "seq_idx")
 """The arguments that say where packed sequences begin; either is enough."""
 
@@ -61,7 +69,7 @@ def patch_transformers() -> dict[str, tuple[str, ...]]:
 
     What cuconv cannot compute stays with transformers' own code: another activation than silu, float64, and packed
     sequences, which that code refuses, unless a convolution gets seq_idx. So does what torch.export and torch.jit.trace
-    trace, as with the packages that cuconv stands in for, and what torch.func transforms.
+    trace, as with the packages that cuconv stands in for, what torch.func transforms, and distributed tensors.
 
     Models of Mamba-2 get `cuconv.torch.mamba_chunk_scan_combined`, unless mamba_ssm is installed with its kernels.
 
@@ -188,7 +196,8 @@ def _is_for_torch() -> bool:
 def _fits(value: Any) -> bool:
     """Whether cuconv takes such an argument."""
     if isinstance(value, Tensor):
-        return value.device.type in ("cpu", "cuda") and value.dtype != torch.float64
+        is_whole = not isinstance(value, DISTRIBUTED)
+        return is_whole and value.device.type in ("cpu", "cuda") and value.dtype != torch.float64
     return not isinstance(value, str) or value in ("silu", "swish")
 
 

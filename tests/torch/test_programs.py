@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
 from cuconv.torch.inner import Inner  # noqa: E402
 
+F = torch.nn.functional
+
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -114,6 +116,27 @@ def test_hooks_of_a_block_run(name: str) -> None:
     assert (block(x) - wanted).abs().max() > 1e-6
     handle.remove()
     torch.testing.assert_close(block(x), wanted, rtol=1e-12, atol=0)
+
+
+class Doubled(torch.Tensor):
+    """A weight that is more than its numbers, as quantised ones are: products with it are twice as large."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
+        return result.as_subclass(torch.Tensor) * 2 if func is F.linear else result
+
+
+@pytest.mark.parametrize("name", ["in_proj", "x_proj", "out_proj"])
+def test_weights_of_other_kinds_are_used_by_their_layers(name: str) -> None:
+    block, x = Mamba(8, d_state=4, dtype=torch.float64), random(2, 6, 8)
+    wanted = Mamba(8, d_state=4, dtype=torch.float64)
+    wanted.load_state_dict(block.state_dict())
+    with torch.no_grad():
+        getattr(wanted, name).weight *= 2
+    weight = getattr(block, name).weight.detach().as_subclass(Doubled)
+    getattr(block, name).weight = torch.nn.Parameter(weight, requires_grad=False)
+    torch.testing.assert_close(block(x), wanted(x), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -325,6 +325,24 @@ def test_packed_sequences_of_models_of_mamba2_are_kept_apart(name: str) -> None:
     assert model(ids).logits.isfinite().all()
 
 
+def test_distributed_tensors_stay_with_the_model(called: Counter[str], tmp_path: Path) -> None:
+    """torch has rules for its own operations only, which say how the parts of such tensors belong together."""
+    from torch.distributed.tensor import Replicate, distribute_tensor, init_device_mesh
+    from transformers.models.lfm2 import modeling_lfm2 as lfm2
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        x, weight = torch.rand(1, 6, 9), torch.rand(6, 3)
+        parts = [distribute_tensor(each, mesh, [Replicate()]) for each in (x, weight)]
+        patch_transformers()
+        got = lfm2.causal_conv1d_fn(*parts, activation="silu").full_tensor()
+        assert not called
+        torch.testing.assert_close(got, lfm2.causal_conv1d_fn(x, weight, activation="silu"), rtol=1e-5, atol=1e-6)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_kernels_of_mamba_ssm_stay(is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.mamba2 import modeling_mamba2 as module
