@@ -15,7 +15,7 @@ from cuconv.runtime.generated import Part
 from cuconv.runtime.held import Held, held, taking
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import NO_NUMBERS, Late
-from cuconv.runtime.tracing import is_traced
+from cuconv.runtime.tracing import is_recorded, is_traced
 
 
 def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
@@ -52,7 +52,7 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
     name = getattr(function, "__name__", "")
     if name == "bind" or not callable(function) or getattr(sys.modules["cuconv"], name, None) is not function:
         raise TypeError(message("function", repr(function), "a function of cuconv that takes arrays"))
-    if is_traced():
+    if is_traced() or is_recorded():
         raise RuntimeError("cuconv.bind cannot be traced: call the function itself, or bind outside")
     prepared: list[_Prepared] = []
     with taking(partial(_prepare, prepared)):

@@ -43,9 +43,9 @@ def quick(function: Function) -> Function:
     names = ", ".join(each.name for each in parameters)
     arguments = [f"{each.name}=_{each.name}" if f"_{each.name}" in defaults else each.name for each in parameters]
     # What may only be given by keyword is in a dict: to fill in many defaults by name takes a good part of a call.
-    traced = "_torch.compiler.is_dynamo_compiling() or _torch.jit.is_tracing()"
+    traced = "_torch.compiler.is_dynamo_compiling()"
     if (torch := tracing.torch) is None:
-        traced = f"(_torch := _tracing.torch) is not None and ({traced})"
+        traced = f"(_torch := _tracing.torch) is not None and {traced}"
     entries.append(entry := Entry(function))
     lines = [
         f"if {traced}: return _function({names}, **_more)",

@@ -14,7 +14,7 @@ from cuconv.runtime.call import Call, Known
 from cuconv.runtime.definition import Definition
 from cuconv.runtime.memo import remembered
 from cuconv.runtime.plan import NO_NUMBERS, Late, Operands
-from cuconv.runtime.tracing import is_traced
+from cuconv.runtime.tracing import is_recorded, is_traced
 
 RECENT = 4
 """Most calls of an operation that arrays are compared with, before all that is remembered is searched."""
@@ -79,7 +79,8 @@ class Operation(Definition[Operands]):
             may_be_traced: False for the call of an operator in a graph, which runs whatever torch traces meanwhile.
         """
         leader = given[self.place_of_leader]
-        if may_be_traced and not isinstance(leader, arrays.untraced) and is_traced():
+        may_be_traced = may_be_traced and not isinstance(leader, arrays.untraced)
+        if may_be_traced and is_traced():
             return through_torch(self, given, options, outputs, late)
         # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
         # arrays is quicker than comparing facts, and that takes half as long as hashing them.
@@ -91,6 +92,8 @@ class Operation(Definition[Operands]):
                         self._known_first(known)
                     latest.known = known
                     return results
+        if may_be_traced and is_recorded():
+            return through_torch(self, given, options, outputs, late)
         family = arrays.family(leader)
         if family is None:
             return self._through_dlpack(given, options, outputs, late)

@@ -229,6 +229,13 @@ def test_functions_are_operators_in_traces(function: Callable[[Any], Any], is_kn
     torch.testing.assert_close(torch.jit.load(program)(x), function(x), rtol=0, atol=0)
 
 
+def test_a_trace_binds_no_call() -> None:
+    """The program would have the numbers of the example in it."""
+    weight = torch.ones(6, 4)
+    with pytest.raises(RuntimeError, match=r"cuconv.bind cannot be traced"):
+        torch.jit.trace(lambda x: cuconv.bind(cuconv.causal_conv1d_fn, x, weight)(), torch.rand(1, 6, 5))
+
+
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_block_can_be_traced(grad: bool) -> None:
     block = Mamba(8, d_state=4)
