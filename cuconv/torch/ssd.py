@@ -112,7 +112,8 @@ def _scan(
     inputs = (chunks(x) * steps[..., None]).unflatten(3, heads)
     decays = (steps * A.to(wide)).cumsum(2)
     same, goes_on, begins = _bounds(seq_idx, tokens, rest, x.device)
-    by_head = decays.mT
+    # Where neighbouring numbers are read by neighbouring threads the differences take half the time.
+    by_head = decays.mT.contiguous()
     since = (by_head[..., :, None] - by_head[..., None, :]).masked_fill(~same, -math.inf).exp()
     scores = torch.einsum("bclgn,bcsgn->bcgls", out_of, into)
     matrix = since.unflatten(2, heads) * scores[:, :, :, None]

@@ -132,7 +132,8 @@ def _blocks(module: ModuleType) -> list[Any]:
     """The classes of blocks that a modeling module computes as one function."""
     classes: list[Any] = [each for each in vars(module).values() if isinstance(each, type)]
     modules = [each for each in classes if issubclass(each, nn.Module)]
-    return [each for each in modules if "mamba_inner_fn" in inspect.unwrap(each.forward).__code__.co_names]
+    codes = {each: getattr(inspect.unwrap(each.forward), "__code__", None) for each in modules}
+    return [each for each, code in codes.items() if code is not None and "mamba_inner_fn" in code.co_names]
 
 
 class _Way(threading.local):
