@@ -111,6 +111,24 @@ MODELS: dict[str, dict[str, Any]] = {
     "Qwen3_5Text": {**SIZES, **ATTENTION, **DELTA, "head_dim": 8},
     "Lfm2": {**SIZES, **ATTENTION, "layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
     "OlmoHybrid": {**SIZES, **ATTENTION, **DELTA, "pad_token_id": 0},
+    "KimiLinear": {
+        **SIZES,
+        **ATTENTION,
+        "num_key_value_heads": 4,
+        "pad_token_id": 0,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "num_experts": 2,
+        "num_experts_per_token": 1,
+        "moe_intermediate_size": 16,
+        "linear_head_dim": 8,
+        "linear_num_heads": 4,
+        "layer_types": ["linear_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse"],
+    },
+    "Lfm3": {**SIZES, **ATTENTION, "head_dim": 8, "layer_types": ["conv", "full_attention"], "pad_token_id": 0},
 }
 """The sizes of each model, by its configuration class."""
 
@@ -121,7 +139,7 @@ SCAN = {"selective_scan_fn", "selective_scan_bwd"}
 CALLED = {
     **dict.fromkeys(("Mamba", "FalconMamba", "Jamba", "Zamba"), CONVOLUTION | STEP | SCAN),
     **dict.fromkeys(("Mamba2", "Bamba", "Zamba2", "NemotronH", "FalconH1", "GraniteMoeHybrid"), CONVOLUTION | STEP),
-    **dict.fromkeys(("Qwen3Next", "Qwen3_5Text", "Lfm2", "OlmoHybrid"), CONVOLUTION),
+    **dict.fromkeys(("Qwen3Next", "Qwen3_5Text", "Lfm2", "OlmoHybrid", "KimiLinear", "Lfm3"), CONVOLUTION),
 }
 """The operations that generating and training call."""
 
