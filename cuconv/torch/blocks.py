@@ -43,7 +43,8 @@ def layer_norm_fn(
     Returns:
         The norm, x's dtype; with prenorm the sum, too.
     """
-    _refuse(x1=x1, weight1=weight1, bias1=bias1, dropout_p=dropout_p, rowscale=rowscale, mask=return_dropout_mask)
+    others = {"dropout_p": dropout_p, "rowscale": rowscale, "return_dropout_mask": return_dropout_mask}
+    _refuse(x1=x1, weight1=weight1, bias1=bias1, **others)
     out, total = _normed(x, weight, bias, residual, eps, is_rms_norm, residual_in_fp32)
     return (out, total) if prenorm else out
 

@@ -99,6 +99,16 @@ def test_states_do_not_pass_between_packed_sequences(chunk: int, borders: list[i
     torch.testing.assert_close(states, torch.cat(own_states), **CLOSE)
 
 
+@pytest.mark.parametrize(("seqlen", "borders"), [(5, [0, 0, 5]), (5, [0, 5, 5]), (0, [0, 0])])
+def test_sequences_may_be_empty(seqlen: int, borders: list[int]) -> None:
+    tokens = scan_inputs(batch=1, seqlen=seqlen)
+    named: dict[str, Any] = {"return_final_states": True, "return_varlen_states": True}
+    y, last, states = ssd.mamba_chunk_scan_combined(*tokens, 4, cu_seqlens=torch.tensor(borders), **named)
+    assert y.shape == (1, seqlen, 4, 3) and len(states) == len(borders) - 1
+    for state, length in zip(states, torch.tensor(borders).diff(), strict=True):
+        torch.testing.assert_close(state, last[0] if length else torch.zeros_like(state), **CLOSE)
+
+
 def test_states_of_sequences_need_borders() -> None:
     given = scan_inputs()
     for borders, got in ((None, "None"), (torch.tensor([0, 11]), "a batch of 2")):
