@@ -296,7 +296,7 @@ class CupyFamily(ByteStrideFamily):
         return pointer
 
 
-KNOWN_TORCH = (2, 11), (2, 13)
+KNOWN_TORCH = (2, 11), (2, 14)
 """The first and the last version of torch with which the use of its internals was tested. Another one cannot be tried:
 guards crash when they are not given the arguments that they expect."""
 
