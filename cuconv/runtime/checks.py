@@ -150,7 +150,7 @@ def integer(argument: str, got: object) -> int:
     """A value is an integer of 64 bits, Python's or NumPy's; returned as Python's."""
     # The exact type is tested first, because this is on the path of every call.
     if type(got) is not int:
-        if isinstance(got, bool) or not isinstance(got, int | np.integer):
+        if isinstance(got, bool) or not isinstance(got, (int, np.integer)):
             raise TypeError(message(argument, _short(got), "an int"))
         got = int(got)
     if not -(2**63) <= got < 2**63:
@@ -180,14 +180,14 @@ def flag(argument: str, got: object) -> bool:
     # The exact type is tested first, because this is on the path of every call.
     if type(got) is bool:
         return got
-    if isinstance(got, np.bool_) or (isinstance(got, int | np.integer) and got in (0, 1)):
+    if isinstance(got, np.bool_) or (isinstance(got, (int, np.integer)) and got in (0, 1)):
         return bool(got)
     raise TypeError(message(argument, _short(got), "True or False"))
 
 
 def not_negative(argument: str, got: object) -> float:
     """A value is a finite number of at least 0; returned as Python's float."""
-    if not isinstance(got, int | float | np.integer | np.floating) or isinstance(got, bool):
+    if not isinstance(got, (int, float, np.integer, np.floating)) or isinstance(got, bool):
         raise TypeError(message(argument, _short(got), "a number"))
     if not 0.0 <= got < math.inf:
         raise ValueError(message(argument, got, "a number of at least 0"))
@@ -201,7 +201,7 @@ def _short(got: object) -> str:
 
 def sequence(argument: str, got: object) -> None:
     """A value is a list or a tuple."""
-    if not isinstance(got, list | tuple):
+    if not isinstance(got, (list, tuple)):
         raise TypeError(message(argument, repr(got) if isinstance(got, int) else f"a {type(got).__name__}", "a tuple"))
 
 

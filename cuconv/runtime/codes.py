@@ -28,7 +28,7 @@ def rounds_of(philox_rounds: object) -> int:
 
 def seed_of(rand_seed: Any) -> tuple[int | None, Any]:
     """A seed that is a number, and one that is an array; at most one of them is not None."""
-    if rand_seed is None or not isinstance(rand_seed, int | np.integer):
+    if rand_seed is None or not isinstance(rand_seed, (int, np.integer)):
         return None, rand_seed
     if isinstance(rand_seed, bool):
         checks.integer("rand_seed", rand_seed)

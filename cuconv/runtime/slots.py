@@ -43,7 +43,8 @@ def keeps_padding(pad_output: object) -> bool:
     """Whether results of padding keep their old contents, instead of becoming zeros."""
     # The comparison comes last: an array would compare element by element.
     if not isinstance(pad_output, str) or pad_output not in (ZERO, "keep"):
-        got = repr(pad_output) if isinstance(pad_output, str | None) else f"a {type(pad_output).__name__}"
+        is_told = pad_output is None or isinstance(pad_output, str)
+        got = repr(pad_output) if is_told else f"a {type(pad_output).__name__}"
         raise ValueError(message("pad_output", got, "one of 'zero', 'keep'"))
     return pad_output == "keep"
 

@@ -378,7 +378,8 @@ class _Packed(_Followed):
     @staticmethod
     def backward(ctx: Any, *douts: Tensor | None) -> tuple[Any, ...]:
         inputs = ctx.run.operation.inputs
-        named = dict(zip(inputs, ctx.saved_tensors, strict=False))
+        saved = ctx.saved_tensors
+        named = dict(zip(inputs[: len(saved)], saved, strict=True))
         x, weight, bias, query_start_loc = (named[each] for each in ("x", "weight", "bias", "query_start_loc"))
         pre_gate, post_gate, is_padding = named.get("pre_gate"), named.get("post_gate"), None
         if "residual" in inputs and query_start_loc is not None:
@@ -406,8 +407,8 @@ class _Packed(_Followed):
             dinner, dweight, dbias, _ = causal_conv1d_varlen_bwd(
                 *filtering, query_start_loc=query_start_loc, activation=activation
             )
-        gradients = {"weight": dweight, "bias": dbias}
-        gradients |= zip(("x", *GATES), around.gradients(filtered, dinner), strict=True)
+        others = zip(("x", *GATES), around.gradients(filtered, dinner), strict=True)
+        gradients = {"weight": dweight, "bias": dbias, **dict(others)}
         return None, *map(gradients.get, inputs)
 
 

@@ -192,8 +192,8 @@ def mamba_inner_fn(
         xz = turned(xz)
     projections = (x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias)
     inputs = (xz, conv1d_weight, conv1d_bias, *projections, A, D, delta_bias, delta_softplus)
-    norms = Norms(B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight, b_c_dt_rms_eps)
-    has_norms = any(each is not None for each in norms[:-1])
+    own = (B_proj_bias, C_proj_bias, b_rms_weight, c_rms_weight, dt_rms_weight)
+    has_norms, norms = any(each is not None for each in own), Norms(*own, b_c_dt_rms_eps)
     if traced or is_recorded() or B is not None or C is not None:
         return compose(*inputs, B, C, norms if has_norms else NO_NORMS)
     result: Tensor = Inner.eager(*inputs, checkpoint_lvl == 0, *(norms if has_norms else ()))

@@ -203,7 +203,7 @@ def is_only_weights(projection: nn.Module) -> bool:
     may replace results, or bring the weights to the GPU in the first place.
     """
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    own = vars(projection)
+    own = projection.__dict__
     if type(projection) is not nn.Linear or "forward" in own or any(own[each] for each in hooks):
         return False
     return type(projection.weight) in (nn.Parameter, Tensor)

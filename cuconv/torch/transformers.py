@@ -58,6 +58,9 @@ else:
     DISTRIBUTED = (DTensor,)
 """The class of tensors of which each process has a part, where torch has one: operators need rules for them."""
 
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_dynamo_compiling)
+"""Before torch 2.7 nobody says whether a graph is exported: then no graph calls cuconv."""
+
 PACKED = ("cu_seqlens", "seq_idx")
 """The arguments that say where packed sequences begin; either is enough."""
 
@@ -190,8 +193,8 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
 def _is_for_torch() -> bool:
     """Whether torch makes a program of its own operations of this call, or differentiates it as torch.func does."""
     if torch.compiler.is_dynamo_compiling():
-        return torch.compiler.is_exporting()
-    return torch.compiler.is_exporting() or is_recorded() or is_transformed()
+        return _is_exporting()
+    return _is_exporting() or is_recorded() or is_transformed()
 
 
 def _fits(value: Any) -> bool:

@@ -150,6 +150,7 @@ def in_another_thread(call: Callable[[], Any]) -> Any:
         return pool.submit(call).result()
 
 
+@pytest.mark.usefixtures("inspected")
 def test_threads_make_and_drop_what_recognises_arrays_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one drops it while another writes code for it, and the call that is made fails after it has run."""
     count: Counter[str] = Counter()
