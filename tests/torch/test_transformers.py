@@ -447,7 +447,7 @@ def test_transforms_and_traces_stay_with_the_model(called: Counter[str]) -> None
         )[1]
 
     wanted = [logits(each) for each in ids]
-    _skip_unless_torch_can(tangent)
+    _skip_unless_torch_can(lambda: (tangent(), torch.vmap(logits)(ids)))
     patch_transformers()
     torch.testing.assert_close(torch.vmap(logits)(ids), torch.stack(wanted), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(tangent(), wanted[0], rtol=1e-5, atol=1e-5)
