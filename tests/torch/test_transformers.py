@@ -446,14 +446,16 @@ def test_transforms_and_traces_stay_with_the_model(called: Counter[str]) -> None
             (weight,),
         )[1]
 
+    def trace() -> Any:
+        return torch.jit.trace(logits, ids[0], check_trace=False)
+
     wanted = [logits(each) for each in ids]
-    _skip_unless_torch_can(lambda: (tangent(), torch.vmap(logits)(ids)))
+    _skip_unless_torch_can(lambda: (tangent(), torch.vmap(logits)(ids), trace()))
     patch_transformers()
     torch.testing.assert_close(torch.vmap(logits)(ids), torch.stack(wanted), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(tangent(), wanted[0], rtol=1e-5, atol=1e-5)
     assert not called
-    traced = torch.jit.trace(logits, ids[0], check_trace=False)
-    torch.testing.assert_close(traced(ids[1]), wanted[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(trace()(ids[1]), wanted[1], rtol=1e-5, atol=1e-5)
     assert not called
 
 
