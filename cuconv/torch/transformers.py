@@ -59,7 +59,7 @@ else:
 """The class of tensors of which each process has a part, where torch has one: operators need rules for them."""
 
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_dynamo_compiling)
-"""Before torch 2.7 nobody says whether a graph is exported: then no graph calls cuconv."""
+"""Whether a graph is exported. torch says so from 2.7 on; before that every graph counts as exported."""
 
 PACKED = ("cu_seqlens", "seq_idx")
 """The arguments that say where packed sequences begin; either is enough."""

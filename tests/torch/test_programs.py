@@ -65,7 +65,7 @@ def test_a_block_may_be_in_a_checkpoint(kind: str, is_normed: bool, monkeypatch:
 
 @pytest.mark.parametrize("is_normed", [False, True])
 def test_what_a_block_keeps_may_be_kept_elsewhere(is_normed: bool) -> None:
-    """As `save_on_cpu` does: nothing as large as a row of tokens stays behind, and each tensor comes back once."""
+    """Where hooks take saved tensors, as `save_on_cpu` does, the block keeps none, and asks for each of them once."""
     block, x = Mamba(8, d_state=4, dt_rank=3, dtype=torch.float64), random(2, 9, 8)
     taken: list[Any] = []
     given: list[int] = []
