@@ -15,7 +15,7 @@ from cuconv.causal_conv1d.update import causal_conv1d_update
 from cuconv.runtime.errors import message
 from cuconv.torch.blocks import GatedRMSNorm
 from cuconv.torch.mamba_ssm import selective_state_update
-from cuconv.torch.modules import is_only_weights
+from cuconv.torch.modules import bias_of_steps, is_only_weights, keep_last
 from cuconv.torch.ssd import mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined
 
 
@@ -95,12 +95,10 @@ class Mamba2(nn.Module):
         if conv_init is not None:
             nn.init.uniform_(self.conv1d.weight, -conv_init, conv_init)
         wide = torch.float64 if (dtype or torch.get_default_dtype()) == torch.float64 else torch.float32
-        steps = torch.empty(self.nheads, dtype=wide, device=device).uniform_(math.log(dt_min), math.log(dt_max))
-        steps = steps.exp().clamp(min=dt_init_floor)
         kind = dtype or torch.get_default_dtype()
-        # The inverse of softplus.
-        self.dt_bias = nn.Parameter((steps + torch.log(-torch.expm1(-steps))).to(kind))
-        rates = torch.empty(self.nheads, dtype=wide, device=device).uniform_(*A_init_range)
+        first, rates = (torch.empty(self.nheads, dtype=wide, device=device) for _ in range(2))
+        self.dt_bias = nn.Parameter(bias_of_steps(first, dt_min, dt_max, dt_init_floor).to(kind))
+        rates.uniform_(*A_init_range)
         self.A_log = nn.Parameter(rates.log().to(kind))
         self.D = nn.Parameter(torch.ones(self.d_ssm if D_has_hdim else self.nheads, device=device))
         for parameter in (self.dt_bias, self.A_log, self.D):
@@ -173,9 +171,7 @@ class Mamba2(nn.Module):
         z0, x0, z, xBC, dt = self._divided(self.in_proj(rows))
         inputs = xBC.mT
         if cu_seqlens is None:
-            kept = min(inputs.shape[2], conv_state.shape[2])
-            conv_state.zero_()
-            conv_state[:, :, conv_state.shape[2] - kept :].copy_(inputs[:, :, inputs.shape[2] - kept :])
+            keep_last(inputs, conv_state)
         else:
             conv_state.copy_(causal_conv1d_varlen_states(xBC[0], cu_seqlens, conv_state.shape[2]))
         weight = self.conv1d.weight.squeeze(1)

@@ -209,6 +209,19 @@ def is_only_weights(projection: nn.Module) -> bool:
     return type(projection.weight) in (nn.Parameter, Tensor)
 
 
+def bias_of_steps(numbers: Tensor, least: float, most: float, floor: float) -> Tensor:
+    """A bias of delta, in place of these numbers, whose softplus are steps of which the logarithm is uniform."""
+    steps = numbers.uniform_(math.log(least), math.log(most)).exp().clamp(min=floor)
+    return steps + torch.log(-torch.expm1(-steps))
+
+
+def keep_last(inputs: Tensor, conv_state: Tensor) -> None:
+    """Overwrite conv_state with the last inputs, both (batch, channels, tokens), behind zeros where these are fewer."""
+    kept = min(inputs.shape[2], conv_state.shape[2])
+    conv_state.zero_()
+    conv_state[:, :, conv_state.shape[2] - kept :].copy_(inputs[:, :, inputs.shape[2] - kept :])
+
+
 class Mamba(nn.Module):
     """The block of Gu and Dao, "Mamba", 2023, figure 3. Its parameters are named as in mamba_ssm.
 
@@ -276,10 +289,8 @@ class Mamba(nn.Module):
                 self.dt_proj.weight.fill_(spread)
             else:
                 self.dt_proj.weight.uniform_(-spread, spread)
-            steps = torch.empty(self.d_inner, dtype=wide, device=device).uniform_(math.log(dt_min), math.log(dt_max))
-            steps = steps.exp().clamp(min=dt_init_floor)
-            # The inverse of softplus.
-            self.dt_proj.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
+            first = torch.empty(self.d_inner, dtype=wide, device=device)
+            self.dt_proj.bias.copy_(bias_of_steps(first, dt_min, dt_max, dt_init_floor))
         self.dt_proj.bias._no_reinit = True  # type: ignore[attr-defined]
 
     def forward(self, hidden_states: Tensor, inference_params: Any = None) -> Tensor:
@@ -334,9 +345,7 @@ class Mamba(nn.Module):
         weight = self.conv1d.weight.squeeze(1)
         u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
         if conv_state is not None:
-            kept = min(x.shape[2], conv_state.shape[2])
-            conv_state.zero_()
-            conv_state[:, :, conv_state.shape[2] - kept :].copy_(x[:, :, x.shape[2] - kept :])
+            keep_last(x, conv_state)
         A, D, bias = self._scan_parameters()
         delta_bias: Tensor | None = bias
         if is_only_weights(self.x_proj) and is_only_weights(self.dt_proj):
