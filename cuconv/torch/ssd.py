@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,7 +55,8 @@ def mamba_chunk_scan_combined(
         dt_bias: (nheads,).
         initial_states: (batch, nheads, headdim, d_state): the states before the first tokens.
         seq_idx: (batch, seqlen): the number of each token's sequence; states do not pass from one to another.
-        cu_seqlens: (sequences + 1,): the borders of the sequences in a batch of one, for return_varlen_states.
+        cu_seqlens: (sequences + 1,): the borders of the sequences in a batch of one, for return_varlen_states, which
+            keeps them apart also without seq_idx.
         dt_softplus: whether the step is the softplus of dt + dt_bias.
         dt_limit: what steps are clamped to.
         return_final_states: also return the states behind the last tokens.
@@ -68,13 +68,20 @@ def mamba_chunk_scan_combined(
         sequences (sequences, nheads, headdim, d_state).
     """
     device = x.device.type
+    if return_varlen_states:
+        if cu_seqlens is None or x.shape[0] != 1:
+            got = "None" if cu_seqlens is None else f"a batch of {x.shape[0]}"
+            raise ValueError(message("cu_seqlens", got, "the borders of sequences in a batch of one"))
+        if seq_idx is None:
+            seq_idx = torch.searchsorted(cu_seqlens[1:], torch.arange(x.shape[1], device=x.device), right=True)[None]
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-        of_steps = dt_bias, dt_softplus, dt_limit
-        y, states = _scan(x, dt, A, B, C, chunk_size, D, z, initial_states, seq_idx, *of_steps)
-        results = [y, states.to(state_dtype or states.dtype)] if return_final_states else [y]
-        if return_varlen_states:
-            results.append(_states_of_sequences(x, dt, A, B, cu_seqlens, state_dtype, *of_steps))
-    return tuple(results) if len(results) > 1 else y
+        steps = dt_bias, dt_softplus, dt_limit
+        y, last, chunks = _scan(x, dt, A, B, C, chunk_size, D, z, initial_states, seq_idx, *steps)
+        states = [last] if return_final_states else []
+        if return_varlen_states and cu_seqlens is not None:
+            nothing = last.new_zeros(cu_seqlens.shape[0] - 1, *last.shape[1:])
+            states.append(nothing if chunks is None else chunks.states_behind(cu_seqlens))
+    return (y, *(each.to(state_dtype or each.dtype) for each in states)) if states else y
 
 
 def _scan(
@@ -91,8 +98,8 @@ def _scan(
     dt_bias: Tensor | None,
     dt_softplus: bool,
     dt_limit: tuple[float, float],
-) -> tuple[Tensor, Tensor]:
-    """y, and the states behind the last tokens in float32."""
+) -> tuple[Tensor, Tensor, _Chunks | None]:
+    """y, the states behind the last tokens in float32, and the chunks, None where there is no token."""
     batch, seqlen, nheads, headdim = x.shape
     ngroups, d_state = B.shape[2:]
     heads = ngroups, nheads // ngroups
@@ -124,19 +131,20 @@ def _scan(
     state = inputs.new_zeros(batch, *heads, headdim, d_state)
     if initial_states is not None:
         state = initial_states.to(wide).unflatten(1, heads)
-    before = []
+    before, found = [], None
     for own, factor in zip(added.unbind(1), kept.unbind(1), strict=True):
         before.append(state)
         state = torch.addcmul(own, factor, state)
     if before:
         since_begin = (decays.exp() * begins).unflatten(3, heads)[..., None]
-        y = torch.addcmul(y, torch.einsum("bclgn,bcgkpn->bclgkp", out_of, torch.stack(before, dim=1)), since_begin)
+        found = _Chunks(inputs, into, since, since_begin, torch.stack(before, dim=1))
+        y = torch.addcmul(y, torch.einsum("bclgn,bcgkpn->bclgkp", out_of, found.before), since_begin)
     y = y.flatten(1, 2)[:, :seqlen].flatten(2, 3)
     if D is not None:
         y = torch.addcmul(y, x.to(wide), D.to(wide) if D.dim() == 2 else D.to(wide)[:, None])
     y = y if z is None else y * F.silu(z.to(wide))
     # Models look at it as (batch, seqlen, channels).
-    return y.to(x.dtype).contiguous(), state.flatten(1, 2)
+    return y.to(x.dtype).contiguous(), state.flatten(1, 2), found
 
 
 def _bounds(seq_idx: Tensor | None, tokens: int, rest: int, device: torch.device) -> tuple[Tensor, Any, Any]:
@@ -153,26 +161,31 @@ def _bounds(seq_idx: Tensor | None, tokens: int, rest: int, device: torch.device
     return same & earlier, begins[:, :, -1], begins
 
 
-def _states_of_sequences(
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    cu_seqlens: Tensor | None,
-    state_dtype: torch.dtype | None,
-    *of_steps: Any,
-) -> Tensor:
-    """The states behind the last tokens of packed sequences, which begin from zeros."""
-    if cu_seqlens is None or x.shape[0] != 1:
-        got = "None" if cu_seqlens is None else f"a batch of {x.shape[0]}"
-        raise ValueError(message("cu_seqlens", got, "the borders of sequences in a batch of one"))
-    borders = cu_seqlens.tolist()
-    states = []
-    for begin, end in pairwise(borders):
-        own_x, own_dt, own_B = (each[:, begin:end] for each in (x, dt, B))
-        _, state = _scan(own_x, own_dt, A, own_B, own_B, MAX_CHUNK, None, None, None, None, *of_steps)
-        states.append(state)
-    return torch.cat(states).to(state_dtype or states[0].dtype)
+class _Chunks(NamedTuple):
+    """What is known of chunks of tokens once a scan has been through them."""
+
+    inputs: Tensor
+    """(batch, chunks, tokens, ngroups, heads of a group, headdim): x by the steps."""
+    into: Tensor
+    """B: (batch, chunks, tokens, ngroups, d_state)."""
+    since: Tensor
+    """(batch, chunks, nheads, tokens, tokens): the decay from each token to each later one of its sequence."""
+    since_begin: Tensor
+    """(batch, chunks, tokens, ngroups, heads of a group, 1): the decay of what is before the chunk."""
+    before: Tensor
+    """(batch, chunks, ngroups, heads of a group, headdim, d_state): the states before the chunks."""
+
+    def states_behind(self, cu_seqlens: Tensor) -> Tensor:
+        """The states behind the last tokens of sequences, zeros behind empty ones. The host reads no borders."""
+        begins, ends = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+        tokens, heads = self.inputs.shape[2], self.inputs.shape[3:5]
+        chunk, token = (ends - 1).clamp(min=0) // tokens, (ends - 1).clamp(min=0) % tokens
+        decays = self.since[0, chunk, :, token].mT.unflatten(2, heads)
+        inputs = self.inputs[0, chunk] * decays[..., None]
+        states = torch.einsum("slgkp,slgn->sgkpn", inputs, self.into[0, chunk])
+        states = torch.addcmul(states, self.before[0, chunk], self.since_begin[0, chunk, token][..., None])
+        is_empty = (begins == ends)[:, None, None, None, None]
+        return states.masked_fill(is_empty, 0).flatten(1, 2)
 
 
 def mamba_split_conv1d_scan_combined(

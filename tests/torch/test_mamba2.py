@@ -92,11 +92,14 @@ def test_states_do_not_pass_between_packed_sequences(chunk: int, borders: list[i
     grads = (torch.autograd.grad(y.sin().sum() + last.sum(), needed) for y, last in (got, wanted))
     torch.testing.assert_close(*grads, **CLOSE)
     cu_seqlens = torch.tensor(borders)
-    *_, states = ssd.mamba_chunk_scan_combined(
-        *tokens, chunk, **named, cu_seqlens=cu_seqlens, return_varlen_states=True
-    )
-    own_states = [by_steps(*own)[1] for own in parts_of(tokens, borders)]
-    torch.testing.assert_close(states, torch.cat(own_states), **CLOSE)
+    own_states = torch.cat([by_steps(*own)[1] for own in parts_of(tokens, borders)])
+    for told in (named, {**named, "seq_idx": None}):
+        y, _, states = ssd.mamba_chunk_scan_combined(
+            *tokens, chunk, **told, cu_seqlens=cu_seqlens, return_varlen_states=True
+        )
+        torch.testing.assert_close(states, own_states, **CLOSE)
+    own_y = torch.cat([by_steps(*own, D=D)[0] for own in parts_of(tokens, borders)], dim=1)
+    torch.testing.assert_close(y, own_y, **CLOSE)
 
 
 @pytest.mark.parametrize(("seqlen", "borders"), [(5, [0, 0, 5]), (5, [0, 5, 5]), (0, [0, 0])])
