@@ -50,6 +50,15 @@ def max_tile_states() -> int:
     return _declared("tile_shape.cuh", "TileShape")["kStates"]
 
 
+MOST_STATES = (max_tile_states(), 128, MAX_STATE)
+"""States per channel at most of the kernels in which lanes share tokens: their shared memory has room for as many."""
+
+
+def most_states(d_state: int) -> int:
+    """That of the kernel for this many states per channel."""
+    return next(most for most in MOST_STATES if most >= d_state)
+
+
 class TileShape(NamedTuple):
     """A block's division into lanes that share the tokens of a tile: TileShape of selective_scan/tile_shape.cuh."""
 
@@ -304,8 +313,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
     by_channel: bool
     """Whether channels and states are contiguous, not tokens."""
     states_only: bool
-    wide: bool = False
-    """Whether channels have more than 16 states."""
+    most_states: int = MOST_STATES[0]
+    """States per channel at most."""
     phases: bool = False
     """Whether rows of contiguous tokens have phases; without, they are aligned."""
     keeps: bool = False
@@ -325,7 +334,8 @@ class SelectiveScanTilesFwd(SegmentKernel):
             if not keeps:
                 yield cls(input_t, *CUT, by_channel, states_only=True, phases=phases)
             for shape in wide_shapes(input_t, by_channel=by_channel):
-                yield cls(input_t, *shape, by_channel, states_only=False, wide=True, phases=phases, keeps=keeps)
+                for most in MOST_STATES[1:]:
+                    yield cls(input_t, *shape, by_channel, False, most_states=most, phases=phases, keeps=keeps)
 
 
 @dataclass(frozen=True)
@@ -488,8 +498,8 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     mixed: bool
     snapshots: bool = False
     """Whether states inside sequences are kept, too."""
-    wide: bool = False
-    """Whether channels have more than 16 states."""
+    most_states: int = MOST_STATES[0]
+    """States per channel at most."""
     phases: bool = False
     """Whether rows of contiguous tokens have phases; without, they are aligned."""
 
@@ -506,7 +516,10 @@ class SelectiveScanVarlenTilesFwd(Kernel):
         for input_t, state_t, snapshots in product(FLOATS, STATES, (False, True)):
             for by_channel, phases in ((False, False), (True, False), (False, True)):
                 for shape in wide_shapes(input_t, by_channel=by_channel, snapshots=snapshots):
-                    yield cls(input_t, state_t, *shape, by_channel, False, snapshots, wide=True, phases=phases)
+                    for most in MOST_STATES[1:]:
+                        yield cls(
+                            input_t, state_t, *shape, by_channel, False, snapshots, most_states=most, phases=phases
+                        )
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from cuconv.selective_scan.kernels import (
     chunk_tokens,
     lanes_for,
     max_tile_states,
+    most_states,
     tile_time,
 )
 from cuconv.selective_scan.plan import (
@@ -42,7 +43,7 @@ from cuconv.selective_scan.plan import (
 )
 from cuconv.selective_scan.plan_phases import phase_numbers, phased
 from cuconv.selective_scan.plan_short import PAIR_ROWS, TOKENS_OF_MANY, short_rows
-from cuconv.selective_scan.plan_turned import LEAST_COPIED_WIDE, Turned, turned_inputs
+from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
 WORTH_CUTTING = 2.5
 """Where each lane owns some of the states, the ratio of FILL to the threads of uncut rows from which on rows are cut:
@@ -82,6 +83,10 @@ LEAST_UNSWEPT = {2: 64, 4: 192}
 """Tokens from which on rows may have phases where lanes cannot sweep over them, by the bytes of one. On an H200 8 x
 1536 x 131 takes 36 us so in float32 and 32 otherwise; swept, 64 x 1536 x 33 57 and 78.
 """
+
+
+LEAST_KEPT_COPIED = 1024
+"""Tokens from which on copies are quicker than phases where rows of more than 16 states keep states before chunks."""
 
 
 class Operands(NamedTuple):
@@ -149,7 +154,7 @@ def with_phases(o: Operands) -> Turned | None:
     batch, dim, seqlen = o.inputs.u.shape
     is_few = batch * dim <= PAIR_ROWS * multiprocessors(o.inputs.u.device)
     is_wide = o.inputs.d_state > max_tile_states()
-    if (is_few and not is_wide) or (is_wide and o.chunk_states is not None and seqlen >= LEAST_COPIED_WIDE):
+    if (is_few and not is_wide) or (is_wide and o.chunk_states is not None and seqlen >= LEAST_KEPT_COPIED):
         return None
 
     def are_quicker(inputs: Inputs) -> bool:
@@ -175,9 +180,7 @@ def _kernels(o: Operands, shapes: list[TileShape], cut: Segments) -> tuple[Segme
     wide = wide_shape(inputs, inputs.u.shape[0])
     if wide is not None:
         shape, by_channel = wide
-        scan = SelectiveScanTilesFwd(
-            dtype, *shape, by_channel, states_only=False, wide=True, phases=has_phases, keeps=keeps
-        )
+        scan = SelectiveScanTilesFwd(dtype, *shape, by_channel, False, most_states(inputs.d_state), has_phases, keeps)
         return scan, scan
     if shapes:
         batch, processors = inputs.u.shape[0], multiprocessors(inputs.u.device)

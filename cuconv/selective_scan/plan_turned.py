@@ -28,17 +28,18 @@ delta alone lying otherwise, 1 x 5120 x 4096 takes 267 us so and 529 without, 1 
 x 32 12.0 and 7.7 (bfloat16).
 """
 
-LEAST_COPIED, LEAST_COPIED_WIDE = 256, 1024
-"""The same where u, and so each array of a row, is copied, with up to 16 states and with more. 1 x 5120 of 2047
-contiguous tokens take 154 us so and 315 without, of 301 35.6 and 61.0, but of 100 25.9 and 15.7; 2 x 2052 contiguous
-channels of 2048 tokens 129 and 214, of 300 36.1 and 41.9, and their gradients 357 and 1427, 116 and 157, of 100 87.8
-and 78.1. With 64 states 1 x 2048 of 2044 tokens take 203 and 274, of 516 81 and 73.
+LEAST_COPIED = 256
+"""The same where u, and so each array of a row, is copied. 1 x 5120 of 2047 contiguous tokens take 154 us so and 315
+without, of 301 35.6 and 61.0, but of 100 25.9 and 15.7; 2 x 2052 contiguous channels of 2048 tokens 129 and 214, of 300
+36.1 and 41.9, and their gradients 357 and 1427, 116 and 157, of 100 87.8 and 78.1. With 64 states in float32, 1 x 1024
+contiguous channels of 256 tokens take 24.9 and 32.2.
 """
 
 FEW_ROWS = 8192
-"""Channels of all rows up to which that holds in any case; beyond, only where kernels of any strides access one or two
-tokens of 16 bits at a time. 8 x 1536 of 2047 tokens take 304 us so and 435 without, but of 516, which they access by
-four, 93.6 and 85.1, and of 2045 in float32 489 and 390.
+"""Channels of all rows up to which that holds in any case; beyond, only with more than 16 states, or where kernels of
+any strides access one or two tokens of 16 bits at a time. 8 x 1536 of 2047 tokens take 304 us so and 435 without, but
+of 516, which they access by four, 93.6 and 85.1, and of 2045 in float32 489 and 390. With 64 states in float32, 8 x
+2048 contiguous channels of 2048 tokens take 1728 and 2247, of 512 449 and 572.
 """
 
 
@@ -123,10 +124,10 @@ def turned_inputs(
     is_slow = inputs.u.itemsize == 2 and access <= 2
     enough = work if 1 in (matrix_vector(inputs.B), matrix_vector(inputs.C)) else work_of_others
     is_wide = inputs.d_state > max_tile_states()
-    least = LEAST_COPIED_WIDE if is_wide else LEAST_COPIED
+    least = LEAST_COPIED
     if enough is not None and not is_wide:
         least = min(least, ceil_div(enough * multiprocessors(inputs.u.device), max(1, batch * dim)))
-    if not is_slow and sequences * dim > FEW_ROWS:
+    if not is_slow and not is_wide and sequences * dim > FEW_ROWS:
         least = MAX_TOKENS + 1
     return turned(inputs, ("u", "delta", "z", "B", "C"), ("out",), fits, least_copied=least)
 

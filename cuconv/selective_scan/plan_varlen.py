@@ -23,6 +23,7 @@ from cuconv.selective_scan.kernels import (
     SelectiveScanVarlenTilesFwd,
     TileShape,
     lanes_for,
+    most_states,
     tile_time,
 )
 from cuconv.selective_scan.plan import (
@@ -302,7 +303,7 @@ def _plan(o: Operands) -> Plan:
             by_channel,
             mixed=False,
             snapshots=o.snapshots is not None,
-            wide=True,
+            most_states=most_states(inputs.d_state),
             phases=inputs.phases is not None,
         )
         division = Division(0, shape.channels, is_mixed=False)

@@ -14,7 +14,8 @@
 // kAtOnce  states computed interleaved  kTokens    tokens per lane of a tile
 // kResident  blocks per multiprocessor  kByChannel channels and states are contiguous, not tokens
 // kStatesOnly  the states behind segments in place of results
-// kWide  d_state is more than 16        kPhases    rows of contiguous tokens have phases, others are aligned
+// kMostStates  states per channel at most
+// kPhases  rows of contiguous tokens have phases, others are aligned
 // kKeeps  states before chunks are kept of rows that have phases
 #include "selective_scan/scan_segments.cuh"
 #include "selective_scan/scan_sweeps.cuh"
@@ -42,19 +43,19 @@ struct KeptChunks {
 };
 
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly, bool kWide, bool kPhases, bool kKeeps>
+          bool kStatesOnly, int kMostStates, bool kPhases, bool kKeeps>
 struct SelectiveScanTilesFwdTraits {
     static constexpr int kThreads = 128;
     static constexpr int kMinBlocks = kResident;
-    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kWide, kPhases,
-                            kKeeps ? ScanSegment<void>::kChunk : 0>;
+    using Shape = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, false, kMostStates,
+                            kPhases, kKeeps ? ScanSegment<void>::kChunk : 0>;
     static_assert(ScanSegment<Shape>::kChunk % Shape::kTile == 0);
 };
 
 template <typename input_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident, bool kByChannel,
-          bool kStatesOnly, bool kWide, bool kPhases, bool kKeeps,
+          bool kStatesOnly, int kMostStates, bool kPhases, bool kKeeps,
           typename Traits = SelectiveScanTilesFwdTraits<input_t, kLanes, kParts, kAtOnce, kTokens, kResident,
-                                                        kByChannel, kStatesOnly, kWide, kPhases, kKeeps>>
+                                                        kByChannel, kStatesOnly, kMostStates, kPhases, kKeeps>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_tiles_fwd_kernel(const SelectiveScanTilesFwdParams params) {
     using Shape = typename Traits::Shape;

@@ -19,7 +19,7 @@
 // kResident  blocks per multiprocessor   kByChannel  channels and states are contiguous, not tokens
 // kMixed     there are long sequences and others
 // kSnapshots states inside sequences are kept, too
-// kWide      d_state is more than 16     kPhases  rows of contiguous tokens have phases, others are aligned
+// kMostStates  states per channel at most  kPhases  rows of contiguous tokens have phases, others are aligned
 #include "selective_scan/scan_few_apart.cuh"
 #include "selective_scan/scan_few_rows.cuh"
 #include "selective_scan/scan_few_windows.cuh"
@@ -30,7 +30,7 @@ struct SelectiveScanVarlenTilesFwdParams {
 };
 
 template <typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-          bool kByChannel, bool kMixed, bool kSnapshots, bool kWide, bool kPhases>
+          bool kByChannel, bool kMixed, bool kSnapshots, int kMostStates, bool kPhases>
 struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kThreads = 128;
     // Rows of short sequences in float32 would take all of a block's shared memory.
@@ -55,7 +55,7 @@ struct SelectiveScanVarlenTilesFwdTraits {
     static constexpr int kWindowStates = kIsNarrow ? kNarrowStates : kFewStates;
     static constexpr bool kSweeps = kLanes == 1 && kParts > 1;
     using Long = TileShape<kThreads, input_t, kLanes, kParts, kAtOnce, kTokens, kByChannel, kSnapshots && !kSweeps,
-                           kWide, kPhases>;
+                           kMostStates, kPhases>;
     static_assert(!(kMixed && kPhases), "short sequences are accessed by aligned windows");
     using Apart = FewShape<kThreads, input_t, state_t, 4, kFewStates, 1>;
     using Few = Select<kByChannel, Select<kHasRows, RowsScan<Apart>, FewScan<Apart>>,
@@ -141,9 +141,9 @@ __device__ __forceinline__ void scan_sequence(const SelectiveScanVarlenOperands&
 
 template <
     typename input_t, typename state_t, int kLanes, int kParts, int kAtOnce, int kTokens, int kResident,
-    bool kByChannel, bool kMixed, bool kSnapshots, bool kWide, bool kPhases,
+    bool kByChannel, bool kMixed, bool kSnapshots, int kMostStates, bool kPhases,
     typename Traits = SelectiveScanVarlenTilesFwdTraits<input_t, state_t, kLanes, kParts, kAtOnce, kTokens, kResident,
-                                                        kByChannel, kMixed, kSnapshots, kWide, kPhases>>
+                                                        kByChannel, kMixed, kSnapshots, kMostStates, kPhases>>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     selective_scan_varlen_tiles_fwd_kernel(const SelectiveScanVarlenTilesFwdParams params) {
     const SelectiveScanVarlenOperands& p = params.operands;

@@ -7,12 +7,12 @@
 // interleaved partitions of the states. Work that does not depend on the state is shared out among the partitions. With
 // one lane and several partitions each lane walks all tokens (selective_scan/scan_sweeps.cuh).
 // kByChannel: channels are contiguous in global memory, and states in B and C, not tokens. kTakes: states inside a tile
-// can be taken, behind one token of a lane at most and behind kTaken in all. kIsWide: channels have more than kStates
-// states, and a tile's B and C are in shared memory for kStates of them at a time. kHasPhases: rows of contiguous
-// tokens have phases (selective_scan/tile_block.cuh). kKeepsEvery: the tokens from one state that is kept to the next
-// one, inside of tiles; 0 where none is kept so.
+// can be taken, behind one token of a lane at most and behind kTaken in all. kMost: states per channel at most. With
+// more than kStates, which kIsWide says, a tile's B and C are in shared memory for kStates of them at a time.
+// kHasPhases: rows of contiguous tokens have phases (selective_scan/tile_block.cuh). kKeepsEvery: the tokens from one
+// state that is kept to the next one, inside of tiles; 0 where none is kept so.
 template <int kThreads_, typename T, int kLanes_, int kParts_, int kAtOnce_, int kTokens_, bool kByChannel_,
-          bool kTakes_, bool kIsWide_ = false, bool kHasPhases_ = false, int kKeepsEvery_ = 0>
+          bool kTakes_, int kMost_ = 16, bool kHasPhases_ = false, int kKeepsEvery_ = 0>
 struct TileShape {
     using input_t = T;
     static constexpr bool kByChannel = kByChannel_;
@@ -36,13 +36,13 @@ struct TileShape {
     static constexpr int kTile = kLanes * kTokens;
     static constexpr int kChannels = kThreads / kGroup;  // per block
     static constexpr int kStates = 16;
-    static constexpr int kWideStates = 256;
-    static constexpr bool kIsWide = kIsWide_;
+    static constexpr int kMost = kMost_;
+    static constexpr bool kIsWide = kMost > kStates;
     static constexpr bool kHasPhases = kHasPhases_;
     static constexpr int kKeepsEvery = kKeepsEvery_;
     static_assert(kHasPhases ? !kByChannel : kKeepsEvery == 0);
-    static constexpr int kMost = kIsWide ? kWideStates : kStates;  // states per channel
-    static constexpr int kTaken = kTile > 64 && !kIsWide ? kTile / 64 : 1;
+    // Shared memory has room for one alone where there are more states and two stages of B and C.
+    static constexpr int kTaken = kTile > 64 && (kMost <= 128 || kByChannel) ? kTile / 64 : 1;
     static constexpr int kVec = 16 / static_cast<int>(sizeof(T));
     static constexpr int kAlign = kByChannel ? 1 : kVec;  // a tile begins with a multiple of this many tokens
     static constexpr int kVectors = kTokens / kVec;       // per lane of a tile
