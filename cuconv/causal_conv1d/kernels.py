@@ -63,6 +63,46 @@ def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
     return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
 
 
+SMALL_TILES = 64, 256
+"""Threads per multiprocessor, were each to have a whole tile, below which tiles have a quarter and half of its tokens:
+a thread takes its tokens one after another, so a small call is over sooner with more threads. By tokens per thread, us
+on an H200, inputs in the L2 cache:
+
+| | threads | 2 | 4 | 8 |
+|---|--:|--:|--:|--:|
+| dense, bfloat16, 1 x 64 tokens of 512 channels | 8 | 1.68 | 1.77 | 2.03 |
+| 1 x 257 of 1024 | 62 | 1.98 | 1.98 | 2.10 |
+| 1 x 1025 of 1024 | 248 | 2.88 | 2.71 | 2.70 |
+| 1 x 4097 of 1024 | 993 | 6.59 | 5.41 | 5.08 |
+| packed, float32, 32 x 7 of 512 | 54 | 3.14 | 3.31 | 3.57 |
+| 1 x 512 of 1024 | 248 | 3.49 | 3.25 | 3.33 |
+| 1 x 1025 of 1024 | 497 | 5.14 | 4.02 | 3.90 |
+"""
+
+SMALL_NORMALIZED_TILES = 128, 512
+"""The same where heads are normalised, which takes longer. q and k of 4 heads of 128 and 64 tokens take 4.20, 4.69 and
+5.35 us in float32, and 2.95, 3.03 and 3.28 in bfloat16; of 16 heads and 256 tokens 5.94, 4.25 and 4.55 in bfloat16, and
+10.8, 9.02 and 8.05 in float32.
+"""
+
+
+def small_tile_tokens(
+    itemsize: int, width: int, dim_vecs: int, rows: int, processors: int, small: tuple[int, int] = SMALL_TILES
+) -> int:
+    """channel_tile_tokens() for a call of `rows` tokens: fewer where there are few threads.
+
+    A tile reads width - 1 tokens in front of it, so that tiles of much fewer tokens seldom pay: with 16 taps in float32
+    one sequence of 257 tokens of 4096 channels takes 6.05 us with 16 tokens per thread, and 8.08 with 8.
+    """
+    most = channel_tile_tokens(itemsize, width, WARP_SIZE)
+    threads = rows / most * dim_vecs / processors
+    if threads < small[0]:
+        tokens = most // 4 if most // 4 >= width - 2 else most // 2
+    else:
+        tokens = most // 2 if threads < small[1] and most // 2 >= width - 2 else most
+    return min(tokens, channel_tile_tokens(itemsize, width, dim_vecs))
+
+
 MAX_LANE_VECS = 4
 """Most vectors of a row per lane, in flight at once: with 4 causal_conv1d_fwd has 0.96 of copy, 2 0.87, 8 0.94."""
 
@@ -77,6 +117,23 @@ def lane_vecs_for(row_vecs: int, most: int = MAX_LANE_VECS) -> int:
     """Vectors per lane, `most` at most, with which the tiles of rows of `row_vecs` vectors are filled evenly."""
     tiles = ceil_div(row_vecs, WARP_SIZE * most)
     return ceil_div(ceil_div(row_vecs, tiles), WARP_SIZE)
+
+
+FEW_WARPS, SOME_WARPS = 4, 12
+"""Warps per multiprocessor below which a lane has one vector, and two at most; two also with more warps where rows are
+not packed. One row of 512 channels in float32, by vectors per lane, one, two and four: 512 tokens, 4 warps, take 2.17,
+2.20 and 2.47 us on an H200, 1024 tokens, 8 warps, 2.67, 2.48 and 2.71, and packed 3.55, 3.38 and 3.57; packed 1024
+tokens of 2048 channels, 31 warps, 9.45, 6.68 and 6.08.
+"""
+
+
+def small_lane_vecs(
+    row_vecs: int, rows: int, processors: int, some: int = SOME_WARPS, most: int = MAX_LANE_VECS
+) -> int:
+    """lane_vecs_for() for so many rows: fewer where there are few warps."""
+    lane_vecs = lane_vecs_for(row_vecs, most)
+    warps = rows * ceil_div(row_vecs, WARP_SIZE * lane_vecs) / processors
+    return 1 if warps < FEW_WARPS else lane_vecs_for(row_vecs, min(most, 2)) if warps < some else lane_vecs
 
 
 def taps_are_packed(weight: Layout, bias: Layout | None, vec: int) -> bool:

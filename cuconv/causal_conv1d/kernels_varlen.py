@@ -266,9 +266,9 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenL2normFwd]:
         for axes in varlen_vector_axes():
-            tokens = channel_tile_tokens(axes["input_t"].itemsize, axes["width"], WARP_SIZE)
+            most = channel_tile_tokens(axes["input_t"].itemsize, axes["width"], WARP_SIZE)
             for payload in (False, True):
-                for wide in (False, True):
+                for wide, tokens in product((False, True), (most, most // 2, most // 4)):
                     yield cls(tokens=tokens, wide=wide, payload=payload, **axes)
                 if has_long_tiles(axes["input_t"].itemsize, axes["width"]):
                     yield cls(tokens=LONG_TILE, wide=False, payload=payload, **axes)

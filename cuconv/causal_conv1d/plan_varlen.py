@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 from cuconv.causal_conv1d import ranges
 from cuconv.causal_conv1d.kernels import (
+    SMALL_NORMALIZED_TILES,
+    SMALL_TILES,
     channel_tile_tokens,
     channel_vector_bytes,
     filter_numbers,
-    lane_vecs_for,
+    small_lane_vecs,
+    small_tile_tokens,
     states_are_packed,
     taps_are_packed,
 )
@@ -53,6 +56,12 @@ SHORT = 512
 of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512, 74 and 74 for 8 x 1024.
 """
 
+
+FEW_CHANNELS = 16
+"""Channels per multiprocessor up to which a sequence that is alone has no such tiles: it has few prefixes. On an H200
+64 tokens of 512 channels take 2.83 us so and 3.99 with them, of 2048 channels 3.19 and 4.05, but of 8192 6.35 and 4.51;
+512 tokens of 2048 channels 3.63 and 4.29. Four sequences of 64 tokens of 512 channels take 3.97 and 3.44 (bfloat16).
+"""
 
 STAGED = 128
 """Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 101 us instead of
@@ -300,15 +309,22 @@ def _channels_over_x(o: Operands) -> Plan:
 def _channels(o: Operands) -> Launch:
     vec = _channel_vector(o)
     routed = not all(ranges.are_packed(o.outs, vec))
-    dim, total = o.x.shape
-    tokens = channel_tile_tokens(o.x.itemsize, o.weight.shape[1], ceil_div(dim, vec))
+    (dim, total), processors = o.x.shape, multiprocessors(o.x.device)
     more: dict[str, Any] = {"gated": bool(o.beside_x), "payload": o.payload is not None}
-    kernel = CausalConv1dVarlenFwd(tokens=tokens, routed=routed, **more, **_axes(o, vec))
-    processors = multiprocessors(o.x.device)
+    kernel = CausalConv1dVarlenFwd(tokens=_tile_tokens(o, vec), routed=routed, **more, **_axes(o, vec))
     kernel = replace(kernel, whole=kernel.most_whole(dim, total, o.sequences, o.snapshot_rows, processors))
     prefixes = kernel.prefixes(dim, o.sequences, processors)
     config, division = kernel.launch_config(dim, total, o.sequences, o.snapshot_rows, prefixes)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
+
+
+def _tile_tokens(o: Operands, vec: int, small: tuple[int, int] = SMALL_TILES) -> int:
+    """Tokens per thread with contiguous channels."""
+    (dim, total), width, itemsize = o.x.shape, o.weight.shape[1], o.x.itemsize
+    # Sequences of fewer tokens than taps have prefixes alone, and each snapshot has a thread, whatever tiles are.
+    if o.snapshot_rows or total < width * o.sequences:
+        return channel_tile_tokens(itemsize, width, ceil_div(dim, vec))
+    return small_tile_tokens(itemsize, width, ceil_div(dim, vec), total, multiprocessors(o.x.device), small)
 
 
 def _cached(o: Operands, blocks: Blocks) -> Launch:
@@ -342,7 +358,7 @@ def _normalized(o: Operands) -> Launch:
         return Launch.packed(short, config, **numbers, **division, eps=o.split.eps)
     is_large = o.x.size >= LONG_TILE_ELEMENTS * multiprocessors(o.x.device)
     is_long = is_large and not wide and has_long_tiles(itemsize, width)
-    tokens = LONG_TILE if is_long else channel_tile_tokens(itemsize, width, WARP_SIZE)
+    tokens = LONG_TILE if is_long else _tile_tokens(o, vec, SMALL_NORMALIZED_TILES)
     kernel = CausalConv1dVarlenL2normFwd(tokens=tokens, wide=wide, payload=o.payload is not None, **axes)
     config, division = kernel.launch_config(heads, o.split.normalized, total, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **numbers, **division, eps=o.split.eps)
@@ -379,7 +395,8 @@ def _rows(o: Operands) -> Launch:
     vec = widest_vector(o.x.itemsize, *differences)
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0))
     row_vecs = ceil_div(total + (0 if vec <= aligned else vec - 1), vec)
-    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs_for(row_vecs), gated=bool(o.beside_x), **_axes(o, vec))
+    lane_vecs = small_lane_vecs(row_vecs, dim, multiprocessors(o.x.device))
+    kernel = CausalConv1dVarlenRowsFwd(lane_vecs=lane_vecs, gated=bool(o.beside_x), **_axes(o, vec))
     config, division = kernel.launch_config(dim, row_vecs, o.sequences, o.snapshot_rows)
     return Launch.packed(kernel, config, **_numbers(o, vec), **division)
 
@@ -389,7 +406,9 @@ def _is_short(o: Operands) -> bool:
     most = SHORT if is_whole else SHORT // 2
     # Snapshots come out of the tiles in shared memory: on an H200 75 us instead of 95 for one sequence of 8192 tokens
     # with a snapshot every 64.
-    pays = o.x.shape[1] <= most * o.sequences or (is_whole and o.snapshot_rows > 0)
+    dim, total = o.x.shape
+    is_alone = o.sequences == 1 and dim <= FEW_CHANNELS * multiprocessors(o.x.device)
+    pays = (total <= most * o.sequences and not is_alone) or (is_whole and o.snapshot_rows > 0)
     return o.weight.shape[1] in CausalConv1dVarlenShortrowsFwd.WIDTHS and pays and _snapshots_are_near(o)
 
 

@@ -128,6 +128,11 @@ UNIT = (
     Case(1, 3, 1041, 16, weight_dtype="float32", others="strided", **STATES),
     Case(1, 2, 1040, 9, "float16", "bfloat16", bias="float32", layout="sliced_aligned"),
     Case(2, 2, 1025, 3, "float32", "float16", layout="offset_alike", activation=None),
+    # So few multiprocessors that warps are many, and lanes have several vectors.
+    Case(2, 9, 1029, processors=1, **STATES),
+    Case(1, 17, 1024, 2, "float16", seq_idx=True, processors=1),
+    Case(1, 17, 500, 6, layout="offset_alike", processors=1, **ALL),
+    Case(1, 33, 300, 3, "float32", layout="sliced_alike", initial=True, processors=1),
     # The vectors of sequence numbers before the first whole vector of x would begin in front of the array.
     Case(1, 3, 1029, 6, layout="offset_alike_by_2", others="offset_by_2", seq_idx=True),
     Case(2, 3, 360, 4, layout="offset_by_4", others="backward", **ALL),
@@ -203,6 +208,10 @@ UNIT = (
     Case(1, 45, 262, 4, layout="last_sliced_dim_by_3", others="offset", **ALL),
     Case(2, 33, 256, 2, "float16", layout="last_sliced_dim_by_3", seq_idx=True),
     Case(1, 41, 290, 3, layout="last_backward_seq", others="strided", **STATES),
+    # So few multiprocessors that threads are many, and tiles of contiguous channels are whole.
+    Case(2, 136, 140, layout="channel_last", gates=ALL_GATES, processors=1, **STATES),
+    Case(1, 72, 270, 5, "float16", layout="channel_last", processors=1, **ALL),
+    Case(1, 72, 300, 12, "float32", layout="channel_last", processors=1, **STATES),
     # Wide filters: walks of several units and a part of one, several a sequence; channels of a warp and some more.
     Case(1, 136, 75, 16, "float16", "float32", layout="channel_last", **STATES),
     Case(2, 8, 67, 13, layout="channel_last", others="strided", bias=None, activation=None, final=True),
@@ -236,6 +245,11 @@ EDGE = tuple(
             *(Case(n, 40, 70, 4, "float16", layout=a, **STATES) for n in range(1, 6) for a in _BOTH),
             *(Case(2, 12, 700, n, layout=a, **ALL) for n in range(1, 17) for a in _BOTH),
             *(Case(2, 36, 90, n, "float32", layout=a, **ALL) for n in range(1, 17) for a in _BOTH),
+            *(
+                Case(2, 36, 700, n, a, layout="channel_last", processors=1, **ALL)
+                for n in range(1, 17)
+                for a in ("bfloat16", "float32")
+            ),
             *(
                 Case(2, 20, 333, 4, a, b, bias, layout)
                 for a, b in _MIXED_DTYPES

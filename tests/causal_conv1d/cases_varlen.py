@@ -100,6 +100,10 @@ UNIT = (
     Case(3, "33+16+40", 10, layout="tokens_offset_by_4", out="tokens", weight_dtype="float16", activation="swish"),
     without(Case(3, "45+off4", 8, "bfloat16", "float32", layout="tokens_sliced")),
     Case(3, "45+1", 15, "float32", layout="tokens_spaced", out="tokens_backward", **ODD),
+    # So few multiprocessors that warps are many, and lanes have several vectors.
+    Case(13, "1029", processors=1, **ROWS),
+    Case(13, "off3+1030+9", 3, "float32", initial="all", gates="residual", processors=1, **ROWS),
+    Case(13, "513+600+1", 6, "float16", layout="tokens_aligned", pool="columns", processors=1),
     # The same and short: sequences that end with a tile or a warp's part of it, that go on into the next by less than a
     # filter, shorter than a filter and longer than a tile; 32 channels and some.
     Case(36, "off3+253+1+255+1+2+3+63+65+off9+20x1+0+93", initial="all", **ROWS, **ODD),
@@ -241,6 +245,10 @@ UNIT = (
             ("20+2+9", {"gates": "pre_gate", "initial": "all", "snapshots": "whole"}),
         )
     ),
+    # So few multiprocessors that threads are many, and tiles are whole.
+    Case(136, "100+9+0+130", gates="pre_gate post_gate residual", initial="all", processors=1),
+    Case(72, "off3+9x8+200", 5, "float16", processors=1, **ODD),
+    Case(72, "100+2x1+198", 12, "float32", initial="all", processors=1),
     Case(4, "700+330", gates="pre_gate post_gate residual", layout="tokens_aligned"),
     without(Case(24, "9+70+3", 1, gates="pre_gate residual")),
     # Dense batches with their states in a pool, at every access width.
@@ -392,6 +400,11 @@ EDGE = tuple(
             *(Case(n, "300+3+70", layout=a) for n in (1, 3, 64, 100, 200, 4128) for a in _BOTH),
             *(Case(12, "200+9x20+12x1+off3", n, layout=a, **ODD) for n in range(1, 17) for a in _BOTH),
             *(Case(36, "40+9x3", n, "float32", layout=a, initial="all") for n in range(1, 17) for a in _BOTH),
+            *(
+                Case(36, "900+9x3+400", n, a, initial="all", processors=1)
+                for n in range(1, 17)
+                for a in ("bfloat16", "float32")
+            ),
             *(Case(20, "90+11x4", 4, *dtypes) for dtypes in _MIXED_DTYPES),
             *(Case(20, "90+11x4", 4, a, a, b, layout="tokens") for a in ROUNDING for b in ROUNDING),
             *(Case(40, "130+2x1+61", 4, a, layout=b) for a in ("bfloat16", "float32") for b in PACKED),

@@ -52,7 +52,7 @@ def test_every_element_and_state_is_written_once(p: Problem, are_many: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("count", "length", "singles", "staged"), [(40, 1, True, False), (20, 20, False, True), (1, 60, False, False)]
+    ("count", "length", "singles", "staged"), [(40, 1, True, False), (20, 20, False, True), (2, 140, False, False)]
 )
 @pytest.mark.parametrize("dim", [100, 136])
 def test_short_rows_are_written_once(dim: int, count: int, length: int, singles: bool, staged: bool) -> None:
