@@ -104,12 +104,13 @@ def selective_scan_varlen_fn(
         cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None. (sequences,
             columns): column 0, or that of state_column.
         has_initial_state: (sequences,), bool; false when None.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
         state_column: (sequences,), int32 or int64: sequence i has slot cache_indices[i, state_column[i]]; a column
             outside is padding.
         dst_state_indices: (sequences,), int32 or int64: the slot that the state after the last token goes to, that of
             cache_indices when None; one that is padding stores nothing.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
         pad_output: "zero", or "keep": where results are 0 because there is no slot or no sequence, out stays as it is.
         snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
             `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order;

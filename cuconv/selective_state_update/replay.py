@@ -120,8 +120,9 @@ def selective_state_update_replay(
             borders.
         empty: True says that no sequence has live tokens. The step is that of `selective_state_update`: one token a
             sequence is put in the state, and rings and cursors are neither read nor written. So the rings stay empty.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
         rand_seed: round states of bfloat16 or float16 up or down at random when they are written: as in
             `selective_state_update`, an int of 64 bits or an array, (1,), int64. Each step needs another one.

@@ -50,8 +50,9 @@ def selective_state_update_commit(
         ring_rows: rows of the rings.
         window: 1 to 32: live tokens at most, as in the step.
         reset: make the rings empty instead: for sequences that get their states in another way, such as by a prefill.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
 
     Returns:
         None.
@@ -101,8 +102,9 @@ def selective_state_update_materialise(
         count: (batch,), int32 or int64: how many live tokens are applied, the oldest ones; 0 copies the state, and
             sequences with a negative number are left out. All when None.
         window: 1 to 32: live tokens at most, as in the step.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
         state_scale: (slots, nheads, headdim), perhaps with an axis of 1 behind, float32; with states of codes only, and
             updated with them. Codes are rounded to nearest.
 

@@ -113,8 +113,9 @@ def selective_state_update(
             it follows the state in the slot, as the first always does; `cuconv.runtime.trees.tree_parents` finds them.
             Each S is that of intermediate_states_buffer, in its dtype; a sequence without a row there gives 0.
         disable_state_update: leave state as it is.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
         pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
         rand_seed: round states, but of float32, up or down at random, so that their expected value is right: a seed of
             64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et al., "Parallel random
