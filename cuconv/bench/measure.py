@@ -70,7 +70,7 @@ def kernels(machine: Machine, workload: Workload, peers: Iterable[Loaded]) -> li
 
 
 def sets_that_fit(needed: int, set_bytes: int, free_bytes: int) -> int:
-    """The number of sets of arrays to make: as many as find the L2 cache cold, or as many as fit, at most MAX_SETS."""
+    """The number of sets of arrays to make: enough to find the L2 cache cold, if they fit, and at most MAX_SETS."""
     fit = int(free_bytes * SHARE) // set_bytes
     if fit < MIN_SETS:
         wanted, free = MIN_SETS * set_bytes / SHARE * 2**-30, free_bytes * 2**-30

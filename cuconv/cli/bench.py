@@ -1,4 +1,5 @@
-"""`cuconv bench`: times of functions on one GPU, beside a copy of as many bytes and beside other libraries."""
+"""`cuconv bench`: times of functions on one GPU, beside a copy of the same number of bytes and beside other
+libraries."""
 
 from __future__ import annotations
 

@@ -63,21 +63,21 @@ class Layout(NamedTuple):
         return [self.strides[axis] for axis in axes if self.shape[axis] > 1]
 
     def with_axis(self, axis: int) -> Layout:
-        """The same elements with a new axis of length 1 and stride 0 in front of an axis."""
+        """The layout with a new axis of length 1 and stride 0 in front of an axis."""
         shape, strides = list(self.shape), list(self.strides)
         shape.insert(axis, 1)
         strides.insert(axis, 0)
         return self._replace(shape=tuple(shape), strides=tuple(strides))
 
     def with_order(self, *axes: int) -> Layout:
-        """The same elements with these axes in this order."""
+        """The layout with these axes in this order."""
         return self._replace(
             shape=tuple(self.shape[axis] for axis in axes), strides=tuple(self.strides[axis] for axis in axes)
         )
 
 
 def transposed(layouts: Mapping[str, Layout | None], names: Container[str]) -> dict[str, Layout | None]:
-    """The same layouts, with the last two axes of those with these names exchanged."""
+    """Layouts, with the last two axes exchanged in those that have these names."""
     return {
         name: each.with_order(*range(len(each.shape) - 2), -1, -2) if each is not None and name in names else each
         for name, each in layouts.items()

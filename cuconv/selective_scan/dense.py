@@ -40,7 +40,7 @@ def selective_scan_fn(
 
     For every batch entry b, channel d and token t, with h a state of d_state numbers,
 
-        dt = delta[b, d, t] + delta_bias[d], or with delta_softplus log(1 + exp(that)), above 20 that itself
+        dt = delta[b, d, t] + delta_bias[d]; with delta_softplus, dt = log(1 + exp(dt)) unless dt > 20
         h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[b, d, t]
         out[b, d, t] = (sum over n of C[n] * h[n] + D[d] * u[b, d, t]) * silu(z[b, d, t])
 

@@ -56,7 +56,7 @@ def selective_scan_varlen_fn(
 
     Within sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, this is selective_scan_fn:
 
-        dt = delta[d, t] + delta_bias[d], or with delta_softplus log(1 + exp(that)), above 20 that itself
+        dt = delta[d, t] + delta_bias[d]; with delta_softplus, dt = log(1 + exp(dt)) unless dt > 20
         h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[d, t]
         out[d, t] = (sum over n of C[n] * h[n] + D[d] * u[d, t]) * silu(z[d, t])
 
@@ -90,8 +90,8 @@ def selective_scan_varlen_fn(
             state_scale; updated in place. None: sequences start from zeros and leave no state.
         delta: shape and dtype of u.
         A: (dim, d_state), float32, finite, d_state 1 to 256.
-        B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
-            Beside a batch (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen).
+        B: (d_state, total) or (ngroups, d_state, total), for a batch (batch, d_state, seqlen) or (batch, ngroups,
+            d_state, seqlen); u's dtype. Channel d is of group d // (dim / ngroups).
         C: shape and dtype of B.
         D: (dim,), u's dtype or float32.
         z: shape and dtype of u: the gate.
@@ -120,7 +120,7 @@ def selective_scan_varlen_fn(
         snapshot_count: (1,), int32 or int64: how many of the rows count, the first ones; None: all.
         snapshot_out: (slots, dim, d_state), ssm_states' dtype: where snapshots go; to ssm_states when None.
         state_scale: (slots, dim) or (slots, dim, 1), float32; only with ssm_states of codes, and updated with them: the
-            state is ssm_states * state_scale. Scales, rounding and states that have no codes are as in
+            state is ssm_states * state_scale. Scales, rounding and rows that cannot have codes are as in
             `selective_state_update`. out follows from states before they are rounded.
         snapshot_scale: (slots, dim) or (slots, dim, 1), float32; only with snapshot_out of codes: receives their
             scales.

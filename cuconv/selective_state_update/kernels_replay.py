@@ -56,7 +56,7 @@ def max_tokens() -> int:
 
 
 def most_rows(capacity: int, vec: int, state_t: DType, most: int = 64) -> int:
-    """Most rows per group of lanes: as many as hold at most `most` elements per lane in registers."""
+    """Most rows per group of lanes, so that a lane holds at most `most` elements of their states in registers."""
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
     return max((rows for rows in ROWS if rows <= sharing and rows * elements <= most), default=1)
@@ -252,8 +252,8 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
     EARLY = SelectiveStateUpdateSingle.EARLY
 
     BLOCKS: ClassVar[tuple[int, int]] = (7, 8)
-    """Blocks per multiprocessor for float32 x with states of 16 bits: as many as registers suffice for, and where
-    `crowded`."""
+    """Blocks per multiprocessor for float32 x with states of 16 bits: the most that registers suffice for, and the
+    number where `crowded`."""
 
     masked: bool
     crowded: bool

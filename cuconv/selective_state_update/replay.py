@@ -95,10 +95,10 @@ def selective_state_update_replay(
             bfloat16. A sequence has at most min(16, window, ring_rows - window) tokens; a packed one with more gives 0.
         dt: shape of x, with or without headdim; x's dtype or float32.
         A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Finite, not positive.
-        B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
-            nheads is a multiple of ngroups. C is multiplied with states and live tokens separately: where C is not
-            finite, results may be NaN where those of the plain step are infinite, and with states of 8-bit codes they
-            are.
+        B, C: (batch, [tokens,] ngroups, d_state), or (tokens, ngroups, d_state) with cu_seqlens. Both have x's dtype
+            or, where A is float32, both float32. nheads is a multiple of ngroups. C is multiplied with states and live
+            tokens separately: where C is not finite, results may be NaN where those of the plain step are infinite, and
+            with states of 8-bit codes they are.
         D, dt_bias: (nheads,) or (nheads, headdim); x's dtype or float32. Zeros when None.
         z: shape of x; x's dtype or, beside float32 B and C, float32. No gate when None.
         dt_softplus: apply softplus, linear above 20.

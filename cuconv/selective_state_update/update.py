@@ -86,8 +86,9 @@ def selective_state_update(
             nheads, headdim); float32, float16 or bfloat16.
         dt: shape of x; x's dtype or float32.
         A: (dim, d_state) or (nheads, headdim, d_state); x's dtype or float32.
-        B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state), and packed as x; both x's
-            dtype or, where A is float32, both float32. nheads is a multiple of ngroups.
+        B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state); with cu_seqlens (tokens,
+            d_state) or (tokens, ngroups, d_state). Both have x's dtype or, where A is float32, both float32. nheads is
+            a multiple of ngroups.
         D, dt_bias: (dim,) or (nheads, headdim); x's dtype or float32. Zeros when None.
         z: shape of x; x's dtype or, beside float32 B and C, float32. No gate when None.
         dt_softplus: apply softplus, linear above 20.
