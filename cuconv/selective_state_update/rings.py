@@ -48,7 +48,7 @@ def selective_state_update_commit(
         state_batch_indices: (batch,), int32 or int64: the slot of each sequence; None: all slots. Slots that are
             negative, pad_slot_id or outside the pool are left out.
         ring_rows: rows of the rings.
-        window: the most live tokens of a slot, as in the step.
+        window: the most live tokens of a slot, 1 to 32, as in the step.
         reset: make the rings empty instead: for sequences that get their states in another way, such as by a prefill.
         pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
             array of slots are not compared with it.
@@ -104,7 +104,7 @@ def selective_state_update_materialise(
             that are read.
         count: (batch,), int32 or int64: how many live tokens, the oldest ones, are included; 0 copies the state, and
             sequences with a negative number are left out. None: all.
-        window: the most live tokens of a slot, as in the step.
+        window: the most live tokens of a slot, 1 to 32, as in the step.
         pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
             array of slots are not compared with it.
         null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
