@@ -29,7 +29,7 @@ try:
 
         return operators.call(operation, given, options, outputs, late)
 
-    # The runtime cannot import what is above it, and torch is imported by programs that use it only.
+    # The runtime may not import cuconv.torch, and only programs that use torch import it.
     _operation.through_torch = _through_torch
 except ModuleNotFoundError as _error:
     # The command line has to start without them, to say what is missing.

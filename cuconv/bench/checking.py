@@ -1,4 +1,4 @@
-"""Every public function on small workloads against the oracle, by whatever way there is to run a call."""
+"""Every public function on small workloads against the oracle, by any way to run a call."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ them the results by name (Workload.outs).
 
 
 class DeviceLost(Exception):
-    """Nothing runs on the device any more in this process."""
+    """Raised when nothing runs on the device any more in this process."""
 
 
 class Case(NamedTuple):
-    """One call to check; a workload's sizes do not say that its dtypes are mixed."""
+    """One call to check. `dtype` is also here because a workload's sizes do not say that its dtypes are mixed."""
 
     dtype: str
     workload: Workload
@@ -39,28 +39,28 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one call."""
+    """The outcome of one call."""
 
     case: Case
     differences: tuple[Difference, ...] = ()
     overwritten: tuple[str, ...] = ()
-    """Arguments that must stay as they are and did not."""
+    """Arguments that changed, but must not."""
     error: str | None = None
     """Why there is no result."""
 
     @property
     def is_right(self) -> bool:
-        """All results there, each within its tolerance, and nothing else written."""
+        """Whether all results are there, each within its tolerance, and nothing else was written."""
         return self.error is None and not self.overwritten and all(each.is_right for each in self.differences)
 
     @property
     def worst(self) -> float:
-        """The largest error as a part of its tolerance."""
+        """The largest error as a fraction of its tolerance."""
         return max((each.used for each in self.differences), default=np.inf)
 
     @property
     def reasons(self) -> list[str]:
-        """Why it is wrong."""
+        """Why the outcome is wrong."""
         wrong = [
             f"{each.detail}, {each.used:.3g} times the tolerance" if each.tolerance else f"{each.detail}, to the bit"
             for each in self.differences
@@ -98,7 +98,7 @@ def _mixed(function: str) -> Iterator[Workload]:
 
 
 def check(case: Case, runner: Runner) -> Row:
-    """Run one call and compare; whatever goes wrong in it is what came of it."""
+    """Run one call and compare; any exception becomes its outcome."""
     workload = case.workload
     try:
         after = runner(workload, workload.host())
@@ -114,7 +114,7 @@ def check(case: Case, runner: Runner) -> Row:
 
 
 def on_gpu(number: int) -> Runner:
-    """Calls with CuPy arrays on a device, their results full of NaN before."""
+    """Runs calls with CuPy arrays on a device, with results that are full of NaN before."""
 
     def run(workload: Workload, arrays: Arrays) -> Arrays:
         import cupy

@@ -16,10 +16,10 @@ from cuconv.runtime.machine import assuming
 from cuconv.runtime.workload import Workload
 
 MOST_JOBS = 16
-"""Kernels at a time: the compiler takes some hundred megabytes for each."""
+"""Most kernels compiled at a time: the compiler takes some hundred megabytes for each."""
 
 Wanted = tuple[Kernel, int]
-"""A kernel and the compute capability that it is for."""
+"""A kernel, and the compute capability that it is compiled for."""
 
 Done = Callable[[int, int, str], None]
 """A function that is told how many kernels are done, how many there are, and the name of the last one."""
@@ -44,7 +44,7 @@ def compile_all(kernels: Collection[Kernel], capability: int, done: Done) -> dic
 def compile_each(wanted: Collection[Wanted], done: Done, jobs: int | None = None) -> dict[Wanted, Artifact | Exception]:
     """Compile each kernel for its own architecture, `jobs` at a time or one for each processor."""
     found: dict[Wanted, Artifact | Exception] = {}
-    # Threads: the compiler runs without the interpreter's lock.
+    # Threads suffice, because the compiler runs without the interpreter's lock.
     pool = ThreadPoolExecutor(jobs or default_jobs())
     try:
         waiting = {pool.submit(build, kernel.file, kernel.expression, arch): (kernel, arch) for kernel, arch in wanted}
@@ -55,7 +55,7 @@ def compile_each(wanted: Collection[Wanted], done: Done, jobs: int | None = None
             found[each] = error or future.result()
             done(len(found), len(waiting), each[0].unit)
     finally:
-        # An interrupt waits for what has begun, not for what is still to come.
+        # An interrupt waits for compilations that have begun, and cancels the others.
         pool.shutdown(cancel_futures=True)
     return {each: found[each] for each in wanted}
 

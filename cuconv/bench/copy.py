@@ -22,6 +22,6 @@ class Copy(Kernel):
         yield cls()
 
     def launch_config(self, nbytes: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch that reads `nbytes` bytes and writes as many, a multiple of an access."""
+        """The launch that reads `nbytes` bytes and writes as many; `nbytes` is a multiple of an access."""
         vecs = nbytes // (self.vec * FLOAT32.itemsize)
         return self.config(ceil_div(vecs, self.threads)), {"vecs": vecs}

@@ -1,4 +1,4 @@
-"""The arrays of a workload on a GPU, as CuPy arrays: made there, copied to it and copied back."""
+"""The arrays of a workload on a GPU, as CuPy arrays: making them there, and copying to and from the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def missing() -> str | None:
 
 
 def is_alive(number: int) -> bool:
-    """Whether anything still runs on a device: some errors of kernels take it with them, for the whole process."""
+    """Whether anything still runs on a device: some errors of kernels make it unusable for the whole process."""
     import cupy
 
     try:
@@ -48,7 +48,7 @@ def arrays(workload: Workload, number: int = 0) -> dict[str, Any]:
 
 
 def renew(workload: Workload, number: int, made: Mapping[str, Any], results: Sequence[Any]) -> None:
-    """Give what `arrays` and `outs` have made the contents again that it had."""
+    """Restore the contents that `arrays` and `outs` gave to what they have made."""
     for name, again in arrays(workload, number).items():
         made[name].data.copy_from_device(again.data, workload.arrays[name].nbytes)
     for out, result in zip(workload.outs.values(), results, strict=True):
@@ -59,7 +59,7 @@ def upload(array: np.ndarray[Any, Any]) -> Any:
     """A copy of a NumPy array, with its strides."""
     import cupy
 
-    # By way of bytes: not every CuPy copies bfloat16.
+    # The copy is one of bytes, because not every CuPy copies bfloat16.
     memory, first = memory_of(array)
     return _view(cupy.asarray(memory), array.shape, array.dtype, array.strides, first)
 
@@ -99,9 +99,9 @@ def cut(workload: Workload, name: str, array: Any) -> np.ndarray[Any, Any]:
 
 
 def uniform(library: Any, count: int, seed: int, low: float, high: float) -> Any:
-    """float32 numbers from low to high, by NumPy or CuPy; from each seed others, and the same on every machine.
+    """float32 numbers from low to high, by NumPy or CuPy: different ones for each seed, and the same on every machine.
 
-    Not the libraries' own generators: CuPy's needs cuRAND, which nothing else here does.
+    The libraries' own generators are not used, because CuPy's would need cuRAND.
     """
     numbers = library.arange(count, dtype=np.uint32)
     _mix(numbers)
@@ -116,7 +116,7 @@ def uniform(library: Any, count: int, seed: int, low: float, high: float) -> Any
 
 
 def _mix(numbers: Any) -> None:
-    """A permutation of 32-bit numbers without order left: Wellons' lowbias32, "Hash function prospector", 2018."""
+    """Scrambles 32-bit numbers in place by a permutation: Wellons' lowbias32, "Hash function prospector", 2018."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         numbers ^= numbers >> np.uint32(shift)
         numbers *= np.uint32(factor)
@@ -128,10 +128,11 @@ def _random(array: Array, seed: int) -> Any:
 
     values = uniform(cupy, prod(array.stored), seed, array.low, array.high)
     if array.dtype.name == "bfloat16":
-        # Cut off, not rounded: these are random numbers, and not every CuPy converts to bfloat16.
+        # Random numbers may be truncated instead of rounded, and not every CuPy converts to bfloat16.
         buffer = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     elif array.dtype.name == "float8_e4m3fn":
-        # Cut off as well: 20 bits of the mantissa, and 120 of the exponent; what is smaller then becomes 0.
+        # This truncates as well: it cuts off 20 bits of the mantissa and subtracts 120 from the exponent; smaller
+        # numbers become 0.
         numbers = values.view(np.uint32)
         sizes = cupy.maximum(numbers >> np.uint32(20) & np.uint32(0x7FF), np.uint32(960)) - np.uint32(960)
         buffer = (sizes | numbers >> np.uint32(24) & np.uint32(0x80)).astype(np.uint8)

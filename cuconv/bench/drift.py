@@ -1,4 +1,4 @@
-"""How far results are off after many steps, by the dtype that states are stored in and how they are rounded to it."""
+"""Errors of results after many steps, by the dtype that states are stored in and how they are rounded to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INPUTS = ("random", "steady")
 """x, B and C of one sequence each: from -1 to 1, so that sums cancel, and from 0.5 to 1.5, so that they grow."""
 
 STEPS, LAST = 10_000, 1000
-"""Steps, and those at the end of which results are compared."""
+"""Steps, and how many of them, the last ones, are compared."""
 
 HEADDIM, D_STATE = 16, 128
 
@@ -83,7 +83,7 @@ def stepped(library: Any, tokens: dict[str, Array], last: int, dtype: DType, is_
 
 
 def rows(library: Any, formats: tuple[tuple[DType, bool], ...] = FORMATS, steps: int = STEPS) -> Iterator[Drift]:
-    """The errors of every format, by what tokens bring and decay."""
+    """The errors of every format, by inputs and decay."""
     last = min(LAST, steps)
     tokens = drawn(steps)
     wanted = exact(tokens, last)

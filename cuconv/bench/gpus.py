@@ -58,7 +58,7 @@ KNOWN = {
         Gpu("RTX4090", 89, MULTIPROCESSORS["RTX4090"], 1.008e12, 72 * _MIB, 2.52e9),
     )
 }
-"""GPUs by name, from their data sheets; SXM modules with at least 80 GB of those that come in several forms."""
+"""GPUs by name, from their data sheets; where there are several variants, the SXM module with at least 80 GB."""
 
 REFERENCE = KNOWN[machine.REFERENCE]
 """The GPU of the measurements below: calls in a CUDA graph over more memory than the cache holds."""
@@ -104,7 +104,8 @@ def as_known(gpu: Gpu) -> Gpu:
     """The GPU with the numbers of its data sheet, if its name and what it reports are those of a known one."""
     for known in KNOWN.values():
         is_named = known.name in gpu.name.replace(" ", "")
-        # The same name may be that of a smaller or slower form; one that does not say is taken at its name.
+        # A smaller or slower variant may have the same name. A GPU that does not report its numbers is taken for the
+        # known one.
         is_as_fast = not gpu.bandwidth or abs(gpu.bandwidth / known.bandwidth - 1) < 0.1
         if is_named and gpu.multiprocessors == known.multiprocessors and is_as_fast:
             return replace(known, name=gpu.name)

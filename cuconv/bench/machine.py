@@ -1,4 +1,4 @@
-"""What measuring needs of a machine: arrays on its GPU, times of calls on them, and what it is."""
+"""The machine that is measured: arrays on its GPU, times of calls on them, and its description."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Machine:
         self._copies: dict[int, float] = {}
 
     def header(self, peers: dict[str, str] | None = None) -> Header:
-        """This machine, now, and the versions of the libraries beside."""
+        """The header of a run: this machine, the time, and the versions of other libraries."""
         properties = self._cupy.cuda.runtime.getDeviceProperties(self._device.id)
         runtime = self._cupy.cuda.runtime.runtimeGetVersion()
         return Header(
@@ -61,7 +61,7 @@ class Machine:
         return f"{now} of {most}" if now and most else ""
 
     def _ask(self, field: str) -> str:
-        """What the driver's own tool says of this GPU."""
+        """A field that nvidia-smi reports for this GPU."""
         command = ["nvidia-smi", f"--id={self._device.pci_bus_id}", f"--query-gpu={field}", "--format=csv,noheader"]
         try:
             return subprocess.run(command, capture_output=True, check=True, timeout=10, text=True).stdout.strip()
@@ -70,7 +70,7 @@ class Machine:
 
     @property
     def exponentials_per_second(self) -> float:
-        """How many it can compute; 0 when its clock is not known."""
+        """Exponentials per second of this GPU; 0 when its clock is not known."""
         seconds = present().exponential_seconds(1)
         return 1.0 / seconds if seconds else 0.0
 
@@ -83,7 +83,8 @@ class Machine:
         return device.outs(workload)
 
     def renew(self, workload: Workload, number: int, arrays: Mapping[str, Any], outs: Sequence[Any]) -> None:
-        """Let arrays of a call, and those for its results, be as `arrays` and `outs` have made them."""
+        """Restore the arrays of a call, and those for its results, to the contents that `arrays` and `outs` gave
+        them."""
         device.renew(workload, number, arrays, outs)
 
     def tensors(self, arrays: Mapping[Name, Any]) -> dict[Name, Any]:
@@ -100,11 +101,11 @@ class Machine:
         self._device.synchronize()
 
     def is_alive(self) -> bool:
-        """Whether calls still work: after a bad memory access no one does in this process."""
+        """Whether calls still work: after a bad memory access none works in this process."""
         return device.is_alive(self._device.id)
 
     def release(self) -> None:
-        """Give back the memory that no array needs."""
+        """Free the memory that no array needs."""
         gc.collect()
         self.synchronize()
         self._cupy.get_default_memory_pool().free_all_blocks()
@@ -136,7 +137,7 @@ class Machine:
         return self._copies[nbytes]
 
     def host_time(self, call: Call, calls: int) -> float:
-        """Seconds until a call returns, nothing awaited."""
+        """Seconds until a call returns, without waiting for the GPU."""
         return host_time(call, self.synchronize, calls, **self._rounds)
 
 

@@ -25,7 +25,7 @@ MODULES = _modules()
 """The module that has a public function's sample calls."""
 
 MAKERS: dict[str, Callable[..., Workload]] = {name: getattr(module, name) for name, module in MODULES.items()}
-"""What makes a workload out of sizes, by public function."""
+"""The function that makes a workload out of sizes, by public function."""
 
 
 def called(workload: Workload) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def parse(function: str, sizes: str, **defaults: Any) -> Workload:
     """The workload of a function at sizes such as "batch=8,dim=4096"; other sizes are `defaults`, else the maker's own.
 
     A value that has commas is given in one piece, as in "width=4,parts=64,32,32". ValueError for an empty text, a word
-    that is no size, a size that is unknown or given twice, and a value that is not one of its kind.
+    that is no size, a size that is unknown or given twice, and a value of the wrong type.
     """
     known = inspect.signature(MAKERS[function]).parameters
     found: dict[str, str] = {}
@@ -62,13 +62,13 @@ def parse(function: str, sizes: str, **defaults: Any) -> Workload:
 
 
 def _value(name: str, text: str, default: Any) -> Any:
-    """Text as what the maker's default is."""
+    """Text as a value of the type of the maker's default."""
     if isinstance(default, bool):
         if text not in ("0", "1", "false", "true"):
             raise ValueError(message(name, repr(text), "0, 1, false or true"))
         return text in ("1", "true")
     if isinstance(default, int):
-        # Mamba has no heads, all else at least one of everything.
+        # Mamba has 0 heads; all other sizes are at least 1.
         least = 0 if name == "nheads" else 1
         if not text.isdecimal() or int(text) < least:
             raise ValueError(message(name, repr(text), f"a whole number of at least {least}"))

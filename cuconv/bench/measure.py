@@ -1,4 +1,4 @@
-"""Times of functions beside a copy and beside other libraries, on one GPU in one run. No time for wrong numbers."""
+"""Times of functions beside a copy and beside other libraries, on one GPU in one run. Wrong results get no time."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SHARE = 0.7
 """The fraction of the free memory that arrays may take: calls allocate from the rest."""
 
 MIN_SETS, MAX_SETS = 2, 2**16
-"""The fewest sets of arrays, and the most: those of the smallest calls would take minutes to make."""
+"""The fewest and the most sets of arrays: more sets for the smallest calls would take minutes to make."""
 
 PEER_SLACK = 32.0
-"""The largest error of a peer, in tolerances. Others round between steps (torch's convolution in float16 before
-the activation: 13) or compute fast exponentials; what is wrong is off by hundreds.
+"""The largest error of a peer, in tolerances. Other libraries round between steps (torch's convolution in float16
+before the activation: 13) or compute fast exponentials; wrong results are off by hundreds.
 """
 
 HOST_CALLS, MIN_HOST_CALLS = 100, 20
 HOST_SECONDS = 0.1
-"""Calls of a round: so few that launches, up to ten of each, never fill the queue of 1024 in front of the GPU, for
-which the host would wait. Kernels that are longer wait behind each other: then fewer calls must do."""
+"""Calls per round: so few that their launches, up to ten per call, never fill the GPU's queue of 1024, for which the
+host would wait. With long kernels there are fewer calls."""
 
 
 class TooLarge(Exception):
-    """A workload that this GPU has no memory for; the text says what it needs."""
+    """Raised for a workload that this GPU has no memory for; the text says what it needs."""
 
 
 class Set(NamedTuple):
@@ -54,11 +54,11 @@ class Case(NamedTuple):
     copy_s: float
     is_cold: bool
     sets: list[Set]
-    """The arrays that all libraries work on: a kernel takes up to a sixth more or less with where they lie."""
+    """The arrays, which all libraries share, because a kernel's time varies by up to a sixth with their addresses."""
 
 
 def kernels(machine: Machine, workload: Workload, peers: Iterable[Loaded]) -> list[Kernel]:
-    """Rows for one workload, that of cuconv first. TooLarge if it does not fit."""
+    """Rows for one workload, cuconv's first. TooLarge if it does not fit."""
     case = on_machine(machine, workload)
     rows = [_ours(case)]
     for peer in peers:
@@ -70,7 +70,7 @@ def kernels(machine: Machine, workload: Workload, peers: Iterable[Loaded]) -> li
 
 
 def sets_that_fit(needed: int, set_bytes: int, free_bytes: int) -> int:
-    """The number of sets of arrays to make: as many as find the L2 cache cold, or as many as fit, at most MAX_SETS."""
+    """The number of sets of arrays to make: enough to find the L2 cache cold, if they fit, and at most MAX_SETS."""
     fit = int(free_bytes * SHARE) // set_bytes
     if fit < MIN_SETS:
         wanted, free = MIN_SETS * set_bytes / SHARE * 2**-30, free_bytes * 2**-30
@@ -89,7 +89,7 @@ def on_machine(machine: Machine, workload: Workload) -> Case:
     needed = machine.sets_needed(workload.bytes_moved)
     count = sets_that_fit(needed, held_bytes(workload), machine.free_bytes())
     try:
-        # Before there are sets, for it has arrays of its own.
+        # This comes before sets are made, because the copy has separate arrays.
         copy_s = machine.copy_time(workload.bytes_moved)
     except MemoryError:
         raise TooLarge("there is no memory for a copy of as many bytes") from None
@@ -97,7 +97,8 @@ def on_machine(machine: Machine, workload: Workload) -> Case:
 
 
 def _sets(case: Case) -> Iterator[Set]:
-    """The sets, as they are at first: no library is to work on what another one left, or to pass it off as its own."""
+    """The sets with their first contents, so that no library works on the results of another one, or returns them as
+    its own."""
     machine, workload = case.machine, case.workload
     machine.release()
     for number in range(case.set_count):
@@ -109,7 +110,7 @@ def _sets(case: Case) -> Iterator[Set]:
 
 
 def our_calls(case: Case) -> tuple[list[Call], list[Difference]]:
-    """Calls of cuconv, each on a set of its own, and how far the results of the first are from what they should be."""
+    """Calls of cuconv, each on a separate set, and the errors of the first call's results."""
     function = called(case.workload)
     sets = list(_sets(case))
     first = sets[0]
@@ -132,7 +133,7 @@ def _ours(case: Case) -> Kernel:
 
 
 def _theirs(case: Case, peer: Loaded) -> Kernel | None:
-    """None for a workload that the library has no means for."""
+    """The row of another library; None for a workload that the library cannot compute."""
     library = peer.peer.library
     if not case.workload.is_common:
         return None
@@ -151,11 +152,11 @@ def _theirs(case: Case, peer: Loaded) -> Kernel | None:
 
 
 def _ready(case: Case, peer: Loaded) -> Iterator[tuple[Set, Ready]]:
-    """Sets of arrays and the library's calls on them; none if it does not do this."""
+    """Sets of arrays and the library's calls on them; none if it cannot compute the workload."""
     shared: dict[str, Any] = {}
     for given in _sets(case):
         tensors = case.machine.tensors(given.arrays)
-        # Libraries remember by the tensor what they have found out about indices, a few tensors long.
+        # Libraries remember, for the last few tensors, what they have found out about indices.
         shared = shared or {name: tensors[name] for name, array in case.workload.arrays.items() if array.values}
         outs = case.machine.tensors(dict(enumerate(given.outs)))
         prepared = peer.peer.prepare(peer.function, case.workload, tensors | shared, list(outs.values()))
@@ -165,9 +166,9 @@ def _ready(case: Case, peer: Loaded) -> Iterator[tuple[Set, Ready]]:
 
 
 def _differences(case: Case, given: Set, call: Call, read: Callable[[Any], Mapping[str, Any]]) -> list[Difference]:
-    """How far a call on a set is from what it should be."""
+    """The errors of a call on a set."""
     machine, parts = case.machine, case.workload.compared
-    # As they are before the call, which may update some.
+    # These are copied before the call, which may update some.
     inputs = [{name: machine.cut(part, name, array) for name, array in given.arrays.items()} for part, _ in parts]
     results = read(call())
     found = []
@@ -232,14 +233,15 @@ def too_large(workload: Workload, error: TooLarge) -> Kernel:
 
 
 def speed_up(rows: Sequence[Kernel]) -> float | None:
-    """How many times as long the best of the others takes, of the rows of one workload."""
+    """The time of the best other library divided by cuconv's, from the rows of one workload."""
     times = {row.library: row.kernel_us.p50 for row in rows if row.kernel_us is not None}
     ours = times.pop(OURS, None)
     return min(times.values()) / ours if ours and times else None
 
 
 def hosts(machine: Machine, workload: Workload, kernel_us: float) -> Iterator[Host]:
-    """Until a call returns: of CuPy arrays and, where torch is, tensors; results given and not, and the call bound.
+    """Host times until a call returns: with CuPy arrays and, where torch is installed, tensors; without `out`, with it,
+    and bound.
 
     Only public functions can be bound.
     """

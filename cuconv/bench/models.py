@@ -1,4 +1,4 @@
-"""Shapes of published models: what one layer of each runs."""
+"""Shapes of published models: the calls of one layer of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Conv:
     parts: str = ""
     """Channels of x, B and C, "4096,1024,1024", where the layer splits what it has convolved."""
     heads: str = ""
-    """Heads times channels of q, k and v, "16x128,16x128,32x128", where it splits it so."""
+    """Heads times channels of q, k and v, "16x128,16x128,32x128", where the layer splits into these."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Model:
 
     @property
     def contiguous(self) -> tuple[str, ...]:
-        """What is contiguous in arrays (batch, dim, seqlen): libraries differ in Mamba's layers, where mamba_ssm has
-        contiguous tokens and transformers and vLLM have contiguous channels.
+        """The contiguous axes of arrays (batch, dim, seqlen). Libraries differ in Mamba's layers: mamba_ssm has
+        contiguous tokens, transformers and vLLM have contiguous channels.
         """
         return (TOKENS, CHANNELS) if self.is_mamba1 else (CHANNELS,)
 

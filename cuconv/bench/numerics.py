@@ -1,4 +1,4 @@
-"""Whether results are right: against the NumPy path, within what rounding can explain and no more.
+"""Whether results are right: they are compared with the NumPy path, within the errors that rounding can explain.
 
 The tolerance of an element has two parts: rounding it to its dtype once, and the error of float32 arithmetic, which
 each family states beside its reference (`ERRORS`). Results that have no such error must be equal to the bit.
@@ -33,11 +33,11 @@ SECOND_ORDER = 1.02
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one result of a call is from what it should be."""
+    """The error of one result of a call."""
 
     name: str
     error: float
-    """The largest |got - wanted| / size, the size of an element such that its tolerance is a relative one."""
+    """The largest |got - wanted| / size, where an element's size is chosen so that its tolerance is a relative one."""
     tolerance: float
     detail: str = ""
     """The place of the largest error, and both values there."""
@@ -58,10 +58,10 @@ class Difference:
 def compare(
     workload: Workload, inputs: Arrays, got: Arrays, options: Mapping[str, Any] | None = None
 ) -> list[Difference]:
-    """How far the results of a call and the arguments that it updated, those in `got` by name, are from the oracle's.
+    """The errors of the results of a call and of the arguments that it updated, those in `got` by name.
 
     `inputs` are the arguments as they were before the call. Both may be the parts that Workload.cuts keeps; `options`
-    are those that differ then.
+    are those that differ for these parts.
     """
     if workload.meaning is not None:
         return compare(workload.meaning, _explicit(workload.meaning, inputs), got, options)
@@ -70,14 +70,15 @@ def compare(
 
 
 def _explicit(workload: Workload, inputs: Arrays) -> Arrays:
-    """The arguments of a workload that `inputs` mean: its own index arrays, all others out of these."""
+    """The arguments of a workload that are equivalent to `inputs`: its own index arrays, and all other arrays from
+    `inputs`."""
     arrays = workload.arrays.items()
     return {name: inputs[name] if each.values is None else each.host(0) for name, each in arrays}
 
 
 _last: deque[tuple[Any, tuple[Arrays, Arrays]]] = deque(maxlen=4)
-"""What the last comparisons were made with: several libraries are compared on the same inputs, one after another, and
-on several parts of them.
+"""The oracle's results of the last comparisons, because several libraries are compared on the same inputs one after
+another, and on several parts of them.
 """
 
 
@@ -113,14 +114,14 @@ def errors(workload: Workload, inputs: Arrays, options: Mapping[str, Any]) -> Ma
 
 
 def _difference(name: str, got: Array, wanted: Array, allowed: Array | None) -> Difference:
-    """How far one result is from the oracle's; it must be the same when no error is allowed."""
+    """The error of one result; it must be equal to the oracle's when no error is allowed."""
     if got.shape != wanted.shape:
         return Difference(name, np.inf, 0.0, f"{name}: got the shape {got.shape}; wanted {wanted.shape}")
     size, tolerance = np.abs(wanted), 0.0
     if allowed is None:
         wanted = wanted.astype(got.dtype).astype(np.float64)
     elif BY_NUMPY[got.dtype] in CODES:
-        # Errors of codes are differences of what is stored: rounding is part of them.
+        # Errors of codes are differences of stored numbers, which include rounding.
         size, tolerance = allowed, 1.0
     else:
         finfo: Any = ml_dtypes.finfo
@@ -131,7 +132,7 @@ def _difference(name: str, got: Array, wanted: Array, allowed: Array | None) -> 
         size = size + (arithmetic + float(kept.smallest_subnormal) / 2) / tolerance
     with np.errstate(invalid="ignore", divide="ignore"):
         off = np.abs(got.astype(np.float64) - wanted)
-        # Where nothing differs there may be nothing to divide by; NaN differs from everything.
+        # Where nothing differs the size may be 0; NaN differs from everything.
         errors = np.divide(off, size, out=np.zeros(off.shape), where=off != 0.0)
     if not errors.size:
         return Difference(name, 0.0, tolerance)

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel a multiprocessor holds at a time, and what keeps it from holding more."""
+"""How many blocks of a kernel a multiprocessor holds at a time, and which resource limits them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REGISTER_STEP = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """What a multiprocessor holds at most."""
+    """The most that a multiprocessor holds."""
 
     warps: int
     blocks: int
@@ -83,7 +83,7 @@ def occupancy(capability: int, threads: int, registers: int, shared_bytes: int) 
     if limits is None:
         return None
     warps = ceil_div(threads, WARP_SIZE)
-    # The system keeps a kilobyte of every block for itself, and both are handed out in steps.
+    # The system reserves a kilobyte per block, and shared memory and registers are allocated in steps.
     reserved, step = (1024, 128) if capability >= 80 else (0, 256)
     shared = ceil_div(shared_bytes + reserved, step) * step
     a_warp = ceil_div(registers * WARP_SIZE, REGISTER_STEP) * REGISTER_STEP

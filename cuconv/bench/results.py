@@ -1,4 +1,4 @@
-"""What was measured, on disk: JSON lines, first a run's machine and then a line for everything measured in it."""
+"""Measurements on disk: JSON lines, for each run first its machine and then a line for every measurement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Header:
     """The machine and the versions of a run."""
 
     time: str
-    """Begin of the run, ISO 8601 in UTC."""
+    """Start of the run, ISO 8601 in UTC."""
     gpu: str
     compute_capability: int
     driver: str
@@ -31,11 +31,11 @@ class Header:
     cupy: str
     torch: str | None
     peers: dict[str, str]
-    """The libraries beside, and their versions."""
+    """The versions of other libraries."""
     python: str
     cuconv: str
     source_digest: str
-    """SHA-256 of the device code, cut off."""
+    """First digits of the SHA-256 of the device code."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Kernel:
     fraction_of_copy: float | None
     exponentials: int
     fraction_of_exponentials: float | None
-    """Exponentials per second as a fraction of the rate of the GPU; None for a call without any."""
+    """Exponentials per second as a fraction of the GPU's rate; None for a call without exponentials."""
     error: float | None
     """The largest error, in tolerances; None when there is no such number."""
     is_right: bool
@@ -62,7 +62,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Host:
-    """Microseconds until a call of cuconv returns, nothing awaited."""
+    """Microseconds until a call of cuconv returns, without waiting for the GPU."""
 
     function: str
     sizes: dict[str, Any]
@@ -95,7 +95,7 @@ class Drift:
     is_random: bool
     """Whether states are rounded up or down at random, else to nearest."""
     inputs: str
-    """random or steady."""
+    """The kind of inputs: "random" or "steady"."""
     decay: float
     """The factor of the state in one step."""
     steps: int
@@ -110,7 +110,7 @@ Row = Kernel | Host | Step | Drift
 
 @dataclass(frozen=True)
 class Run:
-    """A header and what was measured then, in order."""
+    """A header and the rows that were measured in that run, in order."""
 
     header: Header
     rows: list[Row] = field(default_factory=list)
@@ -126,7 +126,7 @@ def to_json(item: Header | Row) -> dict[str, Any]:
 
 
 def append(path: str | Path, *items: Header | Row) -> None:
-    """Add lines to a file, which need not be there. ValueError, and nothing changed, for a file of something else."""
+    """Add lines to a file, which need not exist. ValueError, without any change, for a file that has no results."""
     with Path(path).open("a+b") as file:
         try:
             _mend(file)
@@ -141,7 +141,7 @@ _BEGIN = b'{"kind": "run"'
 
 
 def _mend(file: BinaryIO) -> None:
-    """Let the file end with a whole line: what a crash left of one would spoil the next."""
+    """Let the file end with a whole line: the rest of one that a crash cut off would spoil the next."""
     file.seek(0)
     text = file.read()
     first = text.partition(b"\n")[0]
@@ -163,7 +163,8 @@ def _is_json(text: bytes) -> bool:
 
 
 def read(path: str | Path) -> list[Run]:
-    """The runs of a file. A last line that a crash cut off is left out; ValueError for whatever else is no result."""
+    """The runs of a file. A last line that a crash cut off is left out; ValueError for anything else that is no
+    result."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -224,7 +225,7 @@ def _check(known: type[Any], value: dict[str, Any]) -> None:
 
 
 def _what(row: Kernel | Host | Step) -> tuple[Any, ...]:
-    """What a row is of, but for its sizes."""
+    """What a row measures, except for its sizes."""
     if isinstance(row, Step):
         return row.model, row.step, row.library
     return row.function, *((row.library,) if isinstance(row, Kernel) else (row.arrays, row.out, row.bound))

@@ -14,7 +14,7 @@ from typing import Any
 from cuconv.bench.results import OURS, Step
 
 TORCH, PACKAGES = "torch", "mamba_ssm"
-"""The sides beside cuconv: transformers' own torch code, and mamba_ssm with causal_conv1d."""
+"""The codes that are compared with cuconv: transformers' own torch code, and mamba_ssm with causal_conv1d."""
 
 EXAMPLE = "cuconv.torch.train"
 
@@ -45,13 +45,13 @@ BLOCKS = {"batch": 8, "tokens": 2048, "d_model": 1024, "blocks": 4}
 """A stack of Mamba blocks that is trained in bfloat16 by autocast."""
 
 CLOSE, CHECKED = 1e-3, 64
-"""The largest difference of logits in float32, relative to the largest of them, and the tokens of a prompt before which
-nothing is timed: rounding to bfloat16 would hide what is wrong.
+"""The largest difference of logits, relative to the largest logit, and the tokens of the prompt that they are compared
+on before anything is timed. They are compared in float32, because rounding to bfloat16 would hide errors.
 """
 
 
 def versions() -> dict[str, str]:
-    """What the libraries that steps are timed with say of themselves, as far as they can be imported."""
+    """The versions of the libraries that steps are timed with, as far as they can be imported."""
     found = {}
     for name in ("transformers", "causal_conv1d", "mamba_ssm"):
         with contextlib.suppress(ImportError):
@@ -60,7 +60,8 @@ def versions() -> dict[str, str]:
 
 
 def parts(quick: bool = False) -> dict[str, Callable[[], Iterator[Step]]]:
-    """What is timed on the current GPU, by the model's name. A part raises ImportError without what it needs."""
+    """The parts that are timed on the current GPU, by the model's name. A part raises ImportError if a library that it
+    needs is missing."""
     rounds = 2 if quick else 5
     found: dict[str, Callable[[], Iterator[Step]]] = {
         "Mamba blocks": lambda: of_blocks(BLOCKS, rounds),
@@ -162,7 +163,7 @@ def _mamba_blocks() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def milliseconds(call: Callable[[], Any], rounds: int) -> float:
-    """The median time of a call that is awaited, host and GPU together; the first calls are not counted."""
+    """The median time of a call and the wait for it, host and GPU together; the first calls are not counted."""
     torch = import_module("torch")
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     times = []
@@ -177,7 +178,7 @@ def milliseconds(call: Callable[[], Any], rounds: int) -> float:
 
 @contextlib.contextmanager
 def _absent(*packages: str) -> Iterator[None]:
-    """Have imports of packages fail, as where they are not installed: transformers' models look for them but once."""
+    """Make imports of packages fail as if they were not installed; transformers' models look for them only once."""
     hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in packages}
     sys.modules.update(dict.fromkeys(packages))  # type: ignore[arg-type]
     try:

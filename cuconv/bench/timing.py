@@ -30,7 +30,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Percentiles:
-    """What repeated measurements of one thing say: the median, and where the middle three fifths of them lie."""
+    """Repeated measurements: their median, and the range of the middle three fifths of them."""
 
     p20: float
     p50: float
@@ -58,7 +58,7 @@ class Replay:
         from cupy import cuda
 
         self._stream = cuda.Stream(non_blocking=True)
-        # The graph has addresses of the arrays that these hold.
+        # The graph uses the addresses of arrays that the calls hold.
         self._captured = calls
         self.calls = max(MIN_CALLS, len(calls))
         with self._stream:
@@ -119,7 +119,8 @@ def copy_time(nbytes: int, replays: int = REPLAYS) -> float:
 
 
 def host_time(call: Call, synchronize: Call, calls: int = 500, rounds: int = 7) -> float:
-    """Seconds until a call returns, nothing awaited: the median of rounds that each begin with an idle device."""
+    """Seconds until a call returns, without waiting for the device: the median of rounds that each begin with an idle
+    device."""
     times: list[float] = []
     for _ in range(rounds + 1):
         synchronize()

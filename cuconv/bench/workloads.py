@@ -21,7 +21,7 @@ def of_model(
     sequences: str | None = None,
     functions: Container[str] = MAKERS,
 ) -> Iterator[Workload]:
-    """What a layer of a published model calls of these functions: prefill of one sequence, packed prefill and decode.
+    """The calls of these functions in a layer of a published model: prefill of one sequence, packed prefill and decode.
 
     `sequences` are the lengths of the packed ones; without it two long ones and 8 of one token.
     """

@@ -37,7 +37,7 @@ def causal_conv1d_bwd(
     dbias: Any = None,
     dinitial_states: Any = None,
 ) -> tuple[Any, Any, Any, Any]:
-    """The gradients of `causal_conv1d_fn`, from that of its result and, if wanted, of its final states.
+    """The gradients of `causal_conv1d_fn`, from the gradient of its result and, if given, of its final states.
 
     With pre[t] = bias + sum over w of weight[w] * x[t - (width - 1) + w] and g[t] = dout[t] * act'(pre[t]),
 
@@ -45,13 +45,13 @@ def causal_conv1d_bwd(
         dweight[w] = sum over batch and t of g[t] * x[t - (width - 1) + w],    dbias = sum over batch and t of g[t],
 
     all in float32: the derivatives of the formula of Gu and Dao, "Mamba", 2023, section 3.4. pre is computed again from
-    x. The last width - 1 inputs get dfinal_states as well; what lies before a row's first token is dinitial_states.
-    The same call gives the same bits every time.
+    x. dfinal_states is added to dx of the last width - 1 inputs; dx before a row's first token is dinitial_states. The
+    same call gives the same bits every time.
 
-    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. The kernels
-    run on the caller's current stream. Nothing is copied: x and dx with contiguous sequences or contiguous channels
-    have vector kernels, any other strides a scalar path, and dout is read as it lies, expanded axes too. NumPy arrays
-    are computed on the CPU, in float64.
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. The kernels run on
+    the caller's current stream. Nothing is copied: x and dx with contiguous sequences or contiguous channels have
+    vector kernels, any other strides a scalar path. dout may have any strides, also those of an expanded tensor. NumPy
+    arrays are computed on the CPU, in float64.
 
     Args:
         x: (batch, dim, seqlen), float32, float16 or bfloat16, seqlen up to 2**30.
@@ -62,11 +62,11 @@ def causal_conv1d_bwd(
             gradient.
         initial_states: (batch, dim, width - 1), x's dtype, as the forward convolution had it.
         dfinal_states: (batch, dim, width - 1), x's dtype: the gradient of the final states.
-        activation: None, "silu" or "swish" (the same).
+        activation: None, "silu" or "swish", another name of "silu".
         float32_gradients: new dweight and dbias are float32 instead of weight's and bias's dtypes.
         dx: shape and dtype of x: where to write the gradient of x. No result may overlap any other argument.
         dweight: (dim, width), weight's dtype or float32: where to write the gradient of weight.
-        dbias: (dim,), bias's dtype or float32: where to write the gradient of bias, if there is one.
+        dbias: (dim,), bias's dtype or float32: where to write the gradient of bias; None without bias.
         dinitial_states: shape and dtype of initial_states: where to write their gradient, if they are given.
 
     Returns:
@@ -105,7 +105,7 @@ def causal_conv1d_varlen_bwd(
     dbias: Any = None,
     dinitial_states: Any = None,
 ) -> tuple[Any, Any, Any, Any]:
-    """The gradients of `causal_conv1d_varlen_fn`: of every packed sequence those of `causal_conv1d_bwd`.
+    """The gradients of `causal_conv1d_varlen_fn`: for each packed sequence those of `causal_conv1d_bwd`.
 
     Tokens of no sequence, and those of a sequence whose slot is pad_slot_id or outside initial_states, have a gradient
     of 0 and add nothing to the others, whatever x and dout hold there. The same call gives the same bits every time.
@@ -120,15 +120,17 @@ def causal_conv1d_varlen_bwd(
             sequence.
         initial_states: (slots, dim, state_len), state_len at least width - 1, x's dtype or float32: the states as they
             were before the forward convolution. The last width - 1 columns of a sequence's slot precede it.
-        cache_indices: (sequences,), int32 or int64, the sequences' slots; their numbers when None.
-        has_initial_state: (sequences,), bool: the others start from zeros, though they may have a slot. None: all have.
-        dfinal_states: (sequences, dim, width - 1), x's dtype or float32: the gradient of what the sequences leave.
-        activation: None, "silu" or "swish" (the same).
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        cache_indices: (sequences,), int32 or int64: the slot of each sequence; None: sequence i has slot i.
+        has_initial_state: (sequences,), bool: sequences for which it is false start from zeros; true when None.
+        dfinal_states: (sequences, dim, width - 1), x's dtype or float32: the gradient of the states that the sequences
+            leave.
+        activation: None, "silu" or "swish", another name of "silu".
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
         float32_gradients: new dweight and dbias are float32 instead of weight's and bias's dtypes.
         dx: shape and dtype of x: where to write the gradient of x. No result may overlap any other argument.
         dweight: (dim, width), weight's dtype or float32: where to write the gradient of weight.
-        dbias: (dim,), bias's dtype or float32: where to write the gradient of bias, if there is one.
+        dbias: (dim,), bias's dtype or float32: where to write the gradient of bias; None without bias.
         dinitial_states: (sequences, dim, width - 1), initial_states' dtype: where to write their gradient, if they are
             given.
 

@@ -30,8 +30,8 @@ NOT_BESIDE = {
     "retrieve_next_token": ("parents", "cache_seqlens", "num_accepted_tokens", "query_start_loc"),
     **dict.fromkeys(GATES, ("parents", "retrieve_next_token")),
 }
-"""Arrays that have no meaning beside others: states after single tokens are no rings, and the tokens of a tree are
-neither packed nor gated."""
+"""For each array the arguments that must be None beside it: states after single tokens are no rings, and the tokens of
+a tree are neither packed nor gated."""
 
 
 def check(
@@ -126,7 +126,7 @@ def check_by_blocks(given: Layouts, *options: Any) -> Checked[Operands]:
 
 
 def reading_columns(o: Operands, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A function that reads an array by its name, and the slots that columns stand for, in NumPy."""
+    """`read`, which returns a NumPy array by its name, with slots in the place of columns in dst_state_indices."""
     if not o.dst_is_column:
         return read
     found = slots.start_slots(read("conv_state_indices"), read("dst_state_indices"), o.sequences)
@@ -134,7 +134,7 @@ def reading_columns(o: Operands, read: Callable[[str], Any]) -> Callable[[str], 
 
 
 def _check_tokens(x: Layout, starts: Layout | None, max_query_len: int | None) -> tuple[int, int, int, str]:
-    """Checks the sizes of x; returns dim, sequences, their tokens at most, and how errors call the sequences."""
+    """Checks the sizes of x; returns dim, sequences, the most tokens of one, and the name of sequences in errors."""
     batch, dim, *tokens = x.shape
     checks.between("dim of x", dim, 0, MAX_DIVIDEND)
     if starts is None:
@@ -193,7 +193,7 @@ def _check_modes(
 
 
 def _is_tree(given: Layouts) -> bool:
-    """Whether each token follows one that an array names."""
+    """Whether the tokens of a sequence form a tree."""
     return given["parents"] is not None or given.get("retrieve_next_token") is not None
 
 

@@ -100,7 +100,7 @@ def check_with_extras(
     outs_by_token: bool,
     keeps_padding: bool,
 ) -> Checked[Operands]:
-    """The same of calls with further arrays, or with arrays (total, channels)."""
+    """`check` for calls with further arrays, or with arrays (total, channels)."""
     options: Any = split, silu, pad_slot_id, first_column, keeps_padding
     names = (BY_TOKEN if by_token else ()) + (split.names if outs_by_token else ())
     if not names:
@@ -116,7 +116,7 @@ def check_with_extras(
 def check_by_blocks(
     given: Layouts, split: Split, silu: bool, pad_slot_id: int, first_column: int | None, block_size: int
 ) -> Checked[Operands]:
-    """The same of calls with a prefix cache by blocks."""
+    """`check` for calls with a prefix cache by blocks."""
     others = {name: each for name, each in given.items() if name not in BLOCKS}
     checked = check(others, split, silu, pad_slot_id, first_column)
     o = checked.operands
@@ -126,7 +126,7 @@ def check_by_blocks(
 
 
 def _check_payload(given: Layouts, split: Split) -> None:
-    """A payload and its gates have a row a token."""
+    """Check that payload and payload_gates have one row per token."""
     payload, *gates = (given.get(name) for name in PAYLOAD)
     x, there = given["x"], [gate for gate in gates if gate is not None]
     if payload is None or len(there) < len(gates):

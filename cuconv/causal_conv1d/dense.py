@@ -51,13 +51,14 @@ def causal_conv1d_fn(
             number, and a token with a negative number gives 0. The initial state counts as part of the sequence of the
             row's first token.
         initial_states: (batch, dim, width - 1), x's dtype: the inputs before the first token, zeros when None.
-        return_final_states: also return the last width - 1 inputs of each row, at any seq_idx.
-        final_states_out: (batch, dim, width - 1), x's dtype: where to write them.
-        activation: None, "silu" or "swish" (the same).
+        return_final_states: also return the last width - 1 inputs of each row, whatever their seq_idx.
+        final_states_out: (batch, dim, width - 1), x's dtype: where to write the final states. None unless
+            return_final_states is true.
+        activation: None, "silu" or "swish", another name of "silu".
         pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
             hold.
         post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
-        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself.
+        residual: shape and dtype of x: added last, in float32. It may be x itself.
         out: shape and dtype of x: where to write the result. It must not overlap any other argument.
 
     Returns:
@@ -128,5 +129,5 @@ _forward = Operation(
     reference=_reference,
     absent=GATES,
 )
-# An array that is absent costs a call some time, too.
+# Each argument costs a call some time, even when it is None.
 _forward_gated = replace(_forward, inputs=INPUTS + GATES, name="causal_conv1d_gated_fn", absent=())

@@ -1,4 +1,4 @@
-"""The kernels of whole sequences, and what those of all convolutions share: frozen dataclasses with the template
+"""The kernels of whole sequences, and what all kernels of convolutions share: frozen dataclasses with the template
 parameters as fields.
 """
 
@@ -29,7 +29,7 @@ WIDTHS = range(1, 1 + structs.constant(source.load(), "causal_conv1d/conv.cuh", 
 """Filter widths, in taps."""
 
 WIDE_WIDTHS = range(6, WIDTHS.stop)
-"""Widths of which 16-bit inputs have kernels of their own: with 4 taps memory is the limit in any case."""
+"""Filter widths for which 16-bit inputs have separate kernels; with 4 taps memory is the limit in any case."""
 
 GATES = ("pre_gate", "post_gate", "residual")
 """The arguments that are elementwise around a convolution: arrays of the shape of x."""
@@ -47,8 +47,8 @@ Division = dict[str, Any]
 def channel_vector_bytes(itemsize: int, width: int) -> int:
     """Bytes of the widest access along channels that leaves enough registers for a thread's taps and window.
 
-    Measured on an H200: width 4 with 16 bytes reaches 0.77 of copy instead of 0.97, width 16 in bfloat16 with 8 bytes
-    0.44 instead of 0.52.
+    Larger accesses, measured on an H200: width 4 with 16 bytes reaches 0.77 of copy instead of 0.97, width 16 in
+    bfloat16 with 8 bytes 0.44 instead of 0.52.
     """
     return 4 if itemsize == 2 and width > 6 else 8
 
@@ -56,8 +56,8 @@ def channel_vector_bytes(itemsize: int, width: int) -> int:
 def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
     """Tokens per thread of a kernel with vectors along channels.
 
-    With fewer the halo costs more loads, with more registers run short. There are fewer also when a token is only a few
-    vectors long, where the lanes of a warp would lie too far apart in memory.
+    With fewer tokens the halo costs more loads; with more, registers run short. Tokens of only a few vectors also get
+    fewer per thread, because the lanes of a warp would lie too far apart in memory.
     """
     tokens = 8 if width <= (4 if itemsize == 2 else 8) else 16
     return tokens if dim_vecs >= 8 else tokens // 2 if dim_vecs > 1 else tokens // 4
@@ -104,13 +104,14 @@ def small_tile_tokens(
 
 
 MAX_LANE_VECS = 4
-"""Most vectors of a row per lane, in flight at once: with 4 causal_conv1d_fwd has 0.96 of copy, 2 0.87, 8 0.94."""
+"""Most vectors of a row per lane, in flight at once: causal_conv1d_fwd reaches 0.96 of copy with 4, 0.87 with 2 and
+0.94 with 8."""
 
 
 GATED_LANE_VECS = 2
-"""The same beside gates and a residual: on an H200 8 x 4096 x 2048 takes 153.6 us so, 177 with three and 166 with four;
-1 x 2048 x 2048 12.2, 15.0 and 14.3. Packed sequences, which have more to do beside, have four: 16 x 512 tokens of 8192
-channels take 171.8 us so, and 175.5 with two."""
+"""Most vectors of a row per lane with gates and a residual. With two, three and four, 8 x 4096 x 2048 takes 153.6, 177
+and 166 us on an H200, 1 x 2048 x 2048 12.2, 15.0 and 14.3. Packed sequences, which do more besides, have four: 16 x 512
+tokens of 8192 channels take 171.8 us with four, and 175.5 with two."""
 
 
 def lane_vecs_for(row_vecs: int, most: int = MAX_LANE_VECS) -> int:
@@ -229,7 +230,7 @@ class CausalConv1dFwd(RowKernel):
     gated: bool = False
     """Whether inputs and results are multiplied by gates, or residuals added to results."""
     shifted: bool = False
-    """Whether rows of x are not as far from alignment as those of the results."""
+    """Whether rows of x are at another distance from alignment than rows of the results."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dFwd]:
@@ -328,7 +329,7 @@ class CausalConv1dChannellastFwd(FilterKernel):
 
 @dataclass(frozen=True)
 class WideKernel(FilterKernel):
-    """Base of the kernels of wide filters on 16-bit inputs, of which all accesses are whole ones of 16 bytes."""
+    """Base of the kernels of wide filters on 16-bit inputs; all accesses have 16 bytes."""
 
     VEC: ClassVar[int] = 8
     """Elements per access."""
@@ -395,7 +396,7 @@ class CausalConv1dWideshortFwd(WideKernel):
     """Short rows of whole vectors, without states: a warp has the rows of some channels, and walks batch entries."""
 
     ENTRIES: ClassVar[range] = range(4, 33)
-    """Batch entries per warp: with fewer it is not used, with more the last warps would be alone for long."""
+    """Batch entries per warp: with fewer the kernel is not used; with more the last warps would run alone for long."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dWideshortFwd]:
@@ -429,7 +430,7 @@ class CausalConv1dChannellastWideFwd(WideKernel):
     """Contiguous channels: a warp walks tokens of 64 channels, side by side with the others of its block."""
 
     MOST_TOKENS: ClassVar[int] = 512
-    """Tokens per block, at most."""
+    """Most tokens per block."""
     START_TOKENS: ClassVar[int] = 64
     """The tokens that a block could convolve in the time in which it begins."""
 
@@ -446,8 +447,8 @@ class CausalConv1dChannellastWideFwd(WideKernel):
 
         Measured on an H200 for 8 x 4096 x 2048: 8 taps take 72.4 us with 64 tokens and 76.5 with 256, 16 taps 85.9 and
         79.2. 1 x 4096 x 2048 with 16 taps takes 13.8 us with 128 and 14.3 with 256, 1 x 2048 x 1024 6.2 with 64 and 8.1
-        with 128. Many are as many as make whole waves of blocks: 75.8 us with 512 tokens instead of 76.3 with 256, and
-        for 2 x 5120 x 4096 49.7 with 320.
+        with 128. The larger numbers are chosen to make whole waves of blocks: 75.8 us with 512 tokens instead of 76.3
+        with 256, and for 2 x 5120 x 4096 49.7 with 320.
         """
         tokens = 64 if self.width <= 8 else 128 if self.width <= 12 else 256
         columns = batch * ceil_div(dim, self.constants["kChannels"])
@@ -478,8 +479,8 @@ class CausalConv1dChannellastWideFwd(WideKernel):
 
 
 ODD_CHANNELS, ODD_LANES, ODD_WIDTHS = 4, 30, range(1, 5)
-"""Channels per thread of CausalConv1dOddchannelsFwd, lanes per warp with results, and the filter widths that it takes:
-with more taps, 6, one channel per thread is quicker, 60.5 us instead of 63.3 for 8 x 2049 x 2048 (measured on an H200).
+"""Channels per thread of CausalConv1dOddchannelsFwd, lanes per warp with results, and the filter widths that it takes.
+With 6 taps one channel per thread is quicker, 60.5 us instead of 63.3 for 8 x 2049 x 2048 (measured on an H200).
 """
 
 ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS = 8, 9, 16
@@ -491,8 +492,8 @@ fewer blocks, and most where a block then has a whole sequence. On an H200 9 tak
 
 LONG_ODD_TOKENS = 256
 """Tokens of a sequence from which MORE_ODD_TOKENS are best with sequence numbers or states, and tiles inside a sequence
-have code of their own. On an H200 64 x 4097 x 256 take 74.8 us with sequence numbers instead of 75.8, and 81.7 with
-states instead of 84.1; 128 x 4097 x 128 take 79.7 instead of 75.7, and 88.9 instead of 87.5.
+have separate code. On an H200 64 x 4097 x 256 take 74.8 us with sequence numbers instead of 75.8, and 81.7 with states
+instead of 84.1; 128 x 4097 x 128 take 79.7 instead of 75.7, and 88.9 instead of 87.5.
 """
 
 
@@ -523,7 +524,7 @@ class CausalConv1dOddchannelsFwd(FilterKernel):
                     yield cls(tokens=MOST_ODD_TOKENS, **axes)
 
     def with_most_tokens(self, seqlen: int) -> CausalConv1dOddchannelsFwd:
-        """The same with as many tokens per thread as are best for x of this length."""
+        """The kernel with the best number of tokens per thread for x of this length."""
         if self.seq_idx or self.states:
             return replace(self, tokens=MORE_ODD_TOKENS) if seqlen >= LONG_ODD_TOKENS else self
         fewer, more, most = (self.warps * n for n in (ODD_TOKENS, MORE_ODD_TOKENS, MOST_ODD_TOKENS))

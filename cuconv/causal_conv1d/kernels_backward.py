@@ -48,14 +48,14 @@ class CausalConv1dBwd(Kernel):
     """Blocks that run at a time on an H200: 132 multiprocessors with 6 each."""
 
     WARP_VECS: ClassVar[int] = 8
-    """Vectors per lane that are worth a warp of its own: half of them when blocks would become few.
+    """Vectors per lane that are worth a separate warp; half as many when blocks would become few.
 
     On an H200, B1 D2048 L2048 in bfloat16 takes 10.2 us with 8 and four groups in the ring, 11.1 us with 8 and six, and
     13.6 us with 4 and six.
     """
     PACKED_WARP_VECS: ClassVar[int] = 32
-    """The same of packed sequences, which a warp first has to find: 8192 tokens of one sequence in 8192 channels take
-    120 us with 32 and 162 us with 8.
+    """Vectors per lane that are worth a separate warp for packed sequences, which a warp first has to find: 8192 tokens
+    of one sequence in 8192 channels take 120 us with 32 and 162 us with 8.
     """
     PART_BLOCKS: ClassVar[int] = 528
     SPLIT_BYTES: ClassVar[int] = 2**23
@@ -68,11 +68,11 @@ class CausalConv1dBwd(Kernel):
     """
     STAGES: ClassVar[tuple[int, int]] = (4, 6)
     LONG_ROW_BYTES: ClassVar[int] = 2048
-    """From here on, more groups on their way pay. Measured on an H200, of 384 MiB: rows of 4 KiB 0.961 of copy instead
-    of 0.936, of 8 KiB in float32 0.967 instead of 0.911, but of 1 KiB 0.902 instead of 0.925.
+    """Bytes of a row from which more groups in flight pay. On an H200, 384 MiB in rows of 4 KiB reach 0.961 of copy
+    instead of 0.936, in rows of 8 KiB of float32 0.967 instead of 0.911, but in rows of 1 KiB 0.902 instead of 0.925.
     """
     SHORT_ROW_BYTES: ClassVar[int] = 64
-    """Below this, lanes share several channels, so that a warp's accesses are longer than a row."""
+    """Bytes of a row below which lanes share several channels, so that a warp's accesses are longer than a row."""
 
     width: int
     input_t: DType
@@ -106,7 +106,7 @@ class CausalConv1dBwd(Kernel):
         channels = 1
         while channels < dim and channels * row_vecs * self.vec * self.input_t.itemsize < self.SHORT_ROW_BYTES:
             channels *= 2
-        # What a vector needs of others is in its group or the neighbouring ones.
+        # A vector needs others only from its own group and from neighbouring ones.
         halo_vecs = ceil_div(self.width - 1, self.vec)
         lanes = max(4, WARP_SIZE // channels, 1 << max(0, halo_vecs - 1).bit_length())
         channels = WARP_SIZE // lanes
@@ -163,7 +163,7 @@ class CausalConv1dBulkBwd(Kernel):
     """Blocks below which a block does not take further channels."""
 
     WARP_GROUPS: ClassVar[int] = 8
-    """Groups per warp that are worth a warp of its own.
+    """Groups that are worth a separate warp.
 
     On an H200 a prototype took 9.1 us for B1 D2048 L2048 in bfloat16, 8 groups a channel, with one warp per channel and
     11.8 with four.
@@ -171,7 +171,7 @@ class CausalConv1dBulkBwd(Kernel):
     GROUPS: ClassVar[tuple[int, int]] = (1, 2)
     SMALL_VECS: ClassVar[int] = 2**19
     SMALL_ROW_VECS: ClassVar[int] = 256
-    """The most vectors of x, and the fewest of a row, with which units have one group: less has to arrive before warps
+    """Most vectors of x, and fewest of a row, with which units have one group, so that less has to arrive before warps
     begin.
 
     On an H200, B1 D2048 L2048 in bfloat16, 2**19 vectors, takes 9.9 us with units of one group and 10.2 with two, B2
@@ -185,8 +185,8 @@ class CausalConv1dBulkBwd(Kernel):
     On an H200, B1 D8192 L65536 in bfloat16 takes it 770 us instead of 781, but B2 D4096 L8192 101 instead of 100.
     """
     MAX_PAIRS: ClassVar[int] = 8
-    """Rows of two units per channel beyond which it is quicker, too: B32 D2048 L1024 in bfloat16 takes it 103 us
-    instead of 106, but B2 D8192 L1024 30.5 instead of 29.5.
+    """Rows of two units per channel beyond which causal_conv1d_bwd is quicker: B32 D2048 L1024 in bfloat16 takes it 103
+    us instead of 106, but B2 D8192 L1024 30.5 instead of 29.5.
     """
 
     width: int
@@ -213,7 +213,7 @@ class CausalConv1dBulkBwd(Kernel):
 
     @classmethod
     def takes(cls, batch: int, row_vecs: int) -> bool:
-        """Whether rows of `row_vecs` vectors are of a length that bulk copies pay for."""
+        """Whether rows of `row_vecs` vectors have a length for which bulk copies pay."""
         unit = cls.GROUPS[-1] * WARP_SIZE
         units = ceil_div(row_vecs, unit)
         is_filled = row_vecs >= max(unit, cls.MIN_FILL * units * unit)
@@ -283,8 +283,8 @@ class CausalConv1dRowpartsBwd(Kernel):
     """
 
     MIN_FILL: ClassVar[float] = 0.75
-    """The part of a row's groups that its vectors fill at least, and a little more: B8 D4096 L1536 in bfloat16, just as
-    much, takes 82 us on an H200 and CausalConv1dBulkBwd 76, but B8 D4096 L800, 0.78, 47 and 51.
+    """The fraction of a row's groups that its vectors must fill more than. On an H200, B8 D4096 L1536 in bfloat16,
+    exactly that fraction, takes 82 us and CausalConv1dBulkBwd 76, but B8 D4096 L800, a fraction of 0.78, 47 and 51.
     """
 
     SMALL_VECS: ClassVar[int] = 2**19
@@ -325,7 +325,8 @@ class CausalConv1dRowpartsBwd(Kernel):
 
     @classmethod
     def takes(cls, batch: int, dim: int, row_vecs: int) -> bool:
-        """Whether batch * dim rows of `row_vecs` vectors are of a length that this pays for, and can be launched."""
+        """Whether batch * dim rows of `row_vecs` vectors have a length for which this kernel pays, and can be
+        launched."""
         groups = cls.groups_for(batch, dim, row_vecs)
         channel_warps, row_parts = cls.division(groups, row_vecs)
         is_filled = row_vecs > cls.MIN_FILL * row_parts * channel_warps * groups * WARP_SIZE
@@ -377,7 +378,7 @@ def share_sums(width: int, dim: int, parts: int, threads: int) -> tuple[int, Div
     sums = (width + 1) * dim
     if sums > MAX_DIVIDEND:
         raise ValueError(f"the problem has {sums} parameters to add up; a launch takes at most {MAX_DIVIDEND}")
-    # 32 sums side by side are one access; fewer where there are more parts than their threads load at once.
+    # 32 sums side by side are one access; there are fewer where threads could not load all parts at once.
     shift = 5
     while shift > 0 and parts > 8 * (threads >> shift):
         shift -= 1

@@ -15,12 +15,12 @@ from cuconv.runtime.launch import MAX_DIVIDEND, WARP_SIZE, LaunchConfig, TooLarg
 
 
 class ChannelWalks:
-    """What kernels of tokens with contiguous channels share: a thread walks along consecutive tokens of `vec` channels,
+    """Common to kernels of tokens with contiguous channels: a thread walks along consecutive tokens of `vec` channels,
     `tokens` per step.
     """
 
     MULTIPROCESSORS: ClassVar[int] = 132
-    """Those of an H200."""
+    """Multiprocessors of an H200."""
 
     LONG_WALK: ClassVar[int] = 512
     MAX_WAVES: ClassVar[int] = 4
@@ -30,15 +30,15 @@ class ChannelWalks:
     """
 
     MIN_WALK: ClassVar[int] = 16
-    """Tokens per walk that are worth a thread of their own; half or a quarter as many where all blocks then run at a
-    time, and there are several in any case. On an H200 16 x 256 x 24 with states takes 6.7 us with 4 and 9.2 with 16,
+    """Tokens per walk that are worth a separate thread; half or a quarter as many where all blocks then run at once and
+    there is more than one walk in any case. On an H200 16 x 256 x 24 with states takes 6.7 us with 4 and 9.2 with 16,
     packed 4 x 100 of 1024 channels 8.7 and 10.9, 32 x 7 10.7 and 13.9. But 1 x 5120 x 33, which with 16 is one part and
     needs no sums, takes 5.4 and 4.7, and 16 x 128 of 1024, which would be more blocks, 14.0 with 12 and 13.1 with 16.
     """
 
     BLOCK_TOKENS: ClassVar[int] = 20
-    """What the beginning of a block and the sums at its end cost in tokens. Not measured; but fewer, longer blocks are
-    slower: on an H200, B8 D4096 L2048 in bfloat16 takes 106 us in 512 and 117 us in 384.
+    """Cost of a block's start and of the sums at its end, in tokens. Not measured; but fewer, longer blocks are slower:
+    on an H200, B8 D4096 L2048 in bfloat16 takes 106 us in 512 and 117 us in 384.
     """
 
     @classmethod
@@ -66,7 +66,8 @@ class ChannelWalks:
             least //= 2
 
         def shared_out(waves: int) -> tuple[int, int, int]:
-            """The time in tokens that a thread walks when blocks run in `waves`, the steps of a walk, and the parts."""
+            """The time, in tokens that a thread walks, when blocks run in `waves`; the steps of a walk; and the
+            parts."""
             wanted = max(1, waves * at_a_time // dim_blocks)
             walk_steps = max(least, ceil_div(steps, wanted * block_walks))
             parts = parts_of(walk_steps)
@@ -98,13 +99,13 @@ class CausalConv1dChannellastBwd(Kernel):
     BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
     threads = OwnBlock()
     MAX_LARGE_WIDTH: ClassVar[int] = 4
-    """Taps up to which blocks may be large: those of wider filters would have too much in shared memory."""
+    """Taps up to which blocks may be large; with wider filters they would need too much shared memory."""
 
     THREADS: ClassVar[int] = 512
     """Threads at a time on a multiprocessor, for filters of up to 4 taps."""
 
     LARGE_WALK: ClassVar[tuple[int, int]] = (7, 64)
-    """Tokens per walk, were the GPU full of threads, with which blocks are large: they leave half as many sums.
+    """Tokens per walk, if threads filled the GPU, for which blocks are large and leave half as many sums.
 
     On an H200, B1 D2048 L2048 in bfloat16, 15 tokens per walk, takes 11.5 us in large blocks and 12.3 in small ones,
     B512 D512 L64, 62 tokens, 29.9 and 30.8, but B64 D1536 L512, 186 tokens, 80.0 and 79.4. With fewer than 7, large
@@ -154,7 +155,7 @@ class CausalConv1dChannellastBwd(Kernel):
 @dataclass(frozen=True)
 class CausalConv1dChannelpairsBwd(Kernel):
     """Gradients of tokens with contiguous channels in aligned pairs of vectors, in rows of whole steps that are one
-    sequence each and start from zeros: half of the accesses, and nothing to ask of a token.
+    sequence each and start from zeros: with half of the accesses and no checks for each token.
     """
 
     TOKENS: ClassVar[int] = 8
@@ -176,11 +177,11 @@ class CausalConv1dChannelpairsBwd(Kernel):
     """
 
     MOST_PARTS: ClassVar[int] = 64
-    """The most walks of small blocks that leave their own sums, instead of their blocks: what the launch that adds them
-    up loads in one trip (`share_sums`).
+    """Most walks of small blocks for which each walk leaves its own sums, instead of each block: as many as the launch
+    that adds them up loads at once (`share_sums`).
 
-    On an H200, B1 D2048 L1024 in float32, 64 walks, takes 9.8 us so and 10.1 with sums of blocks, but B512 D512 L64 in
-    bfloat16, 256 walks, 29.5 and 29.0, and B4 D4096 L2048, 64 walks in large blocks, 56.3 and 54.7.
+    On an H200, B1 D2048 L1024 in float32, 64 walks, takes 9.8 us with sums of walks and 10.1 with sums of blocks, but
+    B512 D512 L64 in bfloat16, 256 walks, 29.5 and 29.0, and B4 D4096 L2048, 64 walks in large blocks, 56.3 and 54.7.
     """
 
     width: int
@@ -245,8 +246,8 @@ class CausalConv1dChannelroundsBwd(Kernel):
     of 80.3, and B1 D8192 L8192, 43 rounds, 102.1 instead of 106.7.
     """
     MAX_PARTS: ClassVar[int] = 100
-    """The most parts that are worth it: B1 D512 L2**17, 98 parts, takes it 105.5 us instead of 106.3, but B1 D128
-    L2**19, 391 parts, 108.4 instead of 105.6.
+    """Most parts for which this kernel is quicker: B1 D512 L2**17, 98 parts, takes it 105.5 us instead of 106.3, but B1
+    D128 L2**19, 391 parts, 108.4 instead of 105.6.
     """
 
     width: int
@@ -269,7 +270,7 @@ class CausalConv1dChannelroundsBwd(Kernel):
         self, batch: int, dim: int, seqlen: int, processors: int
     ) -> tuple[LaunchConfig, Division, int] | None:
         """The launch for x of (batch, dim, seqlen) on this many multiprocessors, and the parts that sums are left in;
-        None for what does not fill rounds, or not enough of them.
+        None where x does not fill rounds, or not enough of them.
         """
         dim_blocks, block_vecs = share_channels(dim // self.vec, self.constants["kMostVecs"])
         row_pieces, rest = divmod(seqlen, self.constants["kTokens"])
@@ -297,7 +298,7 @@ class CausalConv1dChannelroundsBwd(Kernel):
         )
 
     def bytes_apart(self, division: Division, token_bytes: tuple[int, ...]) -> Division:
-        """How far the kernel's accesses are from each other where tokens of x, dout and dx are so far apart."""
+        """The distances in bytes between the kernel's accesses, from the distances between tokens of x, dout and dx."""
         pieces = division["round_pieces"]
         return {
             "token_bytes": token_bytes,
@@ -342,7 +343,7 @@ class CausalConv1dFewchannelsBwd(Kernel):
 
     @property
     def own_tokens(self) -> int:
-        """Tokens of a tile that are no other tile's."""
+        """Tokens of a tile that belong to no other tile."""
         return WARP_SIZE // self.vecs * self.constants["kTokens"] - (self.width - 1)
 
     def launch_config(self, batch: int, seqlen: int, processors: int) -> tuple[LaunchConfig, Division, int]:
@@ -366,7 +367,7 @@ class CausalConv1dFewchannelsBwd(Kernel):
         )
 
     def takes(self, division: Division) -> bool:
-        """Whether there are tiles enough in a launch."""
+        """Whether a launch has enough tiles for this kernel."""
         return bool(division["tiles"] >= self.MIN_TILES * division["warps"])
 
 
@@ -380,13 +381,13 @@ class CausalConv1dChannelcolumnsBwd(Kernel):
     """Bytes of a token that one access brings."""
     MAX_WIDTH: ClassVar[int] = 4
     SHARED_BYTES: ClassVar[int] = 96 * 1024
-    """At least the shared memory of a block."""
+    """Least shared memory of a block, in bytes."""
     MIN_FILL: ClassVar[float] = 0.9
-    """The fraction of the multiprocessors that have a block."""
+    """The least fraction of the multiprocessors that must have a block."""
     MAX_TOKENS: ClassVar[int] = 4096
-    """The most tokens for which it is quicker than another kernel: on an H200 in bfloat16, B1 D4096 L512 takes it 7.2
-    us instead of 7.9, L2048 15.8 instead of 16.9, L4096 28.6 instead of 29.3, but L8192 58.0 instead of 54.4. With half
-    as many words a block, B1 D2048 L1024 takes 7.7 instead of 7.6, and L2048 in float16 11.1 instead of 10.4.
+    """Most tokens for which this kernel is quicker than others: on an H200 in bfloat16, B1 D4096 L512 takes it 7.2 us
+    instead of 7.9, L2048 15.8 instead of 16.9, L4096 28.6 instead of 29.3, but L8192 58.0 instead of 54.4. With half as
+    many words a block, B1 D2048 L1024 takes 7.7 instead of 7.6, and L2048 in float16 11.1 instead of 10.4.
     """
 
     width: int
@@ -402,7 +403,7 @@ class CausalConv1dChannelcolumnsBwd(Kernel):
 
     @property
     def dynamic_bytes(self) -> int:
-        """The pieces of all warps."""
+        """Bytes of shared memory for the pieces of all warps."""
         return self.constants["kDynamicBytes"]
 
     @property
@@ -411,8 +412,8 @@ class CausalConv1dChannelcolumnsBwd(Kernel):
         return 4 // self.input_t.itemsize
 
     def launch_config(self, batch: int, dim: int, seqlen: int, processors: int) -> tuple[LaunchConfig, Division] | None:
-        """The launch for x of (batch, dim, seqlen) on this many multiprocessors; None for what does not fill them, or
-        whose rows are no whole walks.
+        """The launch for x of (batch, dim, seqlen) on this many multiprocessors; None where its blocks do not fill
+        them, or rows are no whole walks.
         """
         words = self.constants["kMostWords"]
         blocks, rest = divmod(dim, words * self.vec)

@@ -31,11 +31,12 @@ FORMS: tuple[dict[str, Any], ...] = tuple(
     for addressed, packed, token_states in product((False, True), repeat=3)
     if addressed or not token_states
 )
-"""What only some calls do: what keeps states after single tokens is addressed, too."""
+"""The template parameters for what only some calls do; kernels that keep states after single tokens are addressed,
+too."""
 
 
 def widest_channels(itemsize: int, width: int) -> int:
-    """Most channels per thread of a decode step: one access has them, and their taps fit in registers."""
+    """Most channels per thread of a decode step: they fit in one access, and their taps in registers."""
     channels = MAX_VECTOR_BYTES // itemsize
     while channels > 1 and channels * width > 32:
         channels //= 2
@@ -45,9 +46,9 @@ def widest_channels(itemsize: int, width: int) -> int:
 def most_sequences(itemsize: int, *, addressed: bool, packed: bool, token_states: bool) -> int:
     """Most sequences per thread of a step of one token, by the bytes of an input; 0 where there is no such kernel.
 
-    Where threads abound, two of 16-bit inputs are 1 to 4 % faster than one; four are slower, and so are two of float32
-    or, by 7 %, of packed tokens with slots in columns and the like, for they take too many registers (measured on an
-    H200).
+    With many threads, two sequences of 16-bit inputs per thread are 1 to 4 % faster than one (measured on an H200).
+    Four are slower, and so are two of float32 or, by 7 %, of packed tokens with `addressed`, because they take too many
+    registers.
     """
     if token_states:
         return 0
@@ -119,19 +120,20 @@ few bytes are in flight, and 0.70 with 64, where lanes lie too far apart."""
 
 
 KEPT_ROWS_BYTES = 16
-"""The same where the states after single tokens are kept, too: of 32 bytes each access writes halves of sectors. On an
-H200 12.7 us instead of 18.1 (64 x 8192, 4 tokens, states of 4 columns of 16 bits), 43.2 instead of 53.1 with 256
-sequences; but 12.1 instead of 11.0 for windows of 3 columns, which take three accesses or more either way.
+"""Most bytes per thread of a state with contiguous columns where the states after single tokens are kept, too: with 32
+bytes each access would write halves of sectors. On an H200 16 bytes take 12.7 us instead of 18.1 (64 x 8192, 4 tokens,
+states of 4 columns of 16 bits), 43.2 instead of 53.1 with 256 sequences; but 12.1 instead of 11.0 for windows of 3
+columns, which take three accesses or more either way.
 """
 
 
 def fits_thread(vec: int, state_len: int, itemsize: int, most: int = ROWS_BYTES) -> bool:
-    """Whether a thread may have the whole states of this many channels: one channel's always."""
+    """Whether a thread may have the whole states of this many channels; it always may for one channel."""
     return vec == 1 or vec * state_len * itemsize <= most
 
 
 def row_state_lens(width: int) -> list[int]:
-    """Columns per state that CausalConv1dUpdateRows takes: as many as the filter reads, or as it has taps."""
+    """Columns per state that CausalConv1dUpdateRows takes: width - 1, which the filter reads, or width."""
     return [length for length in (width - 1, width) if length]
 
 
@@ -186,7 +188,7 @@ FEW_RANGES = structs.constant(source.load(), "causal_conv1d/causal_conv1d_update
 FEW_THREADS = structs.constants(
     source.load(), "causal_conv1d/causal_conv1d_update_few.cu", "CausalConv1dUpdateFewTraits"
 )["kUsualThreads"]
-"""Threads per block of CausalConv1dUpdateFew, where it has not twice as many."""
+"""Usual threads per block of CausalConv1dUpdateFew; large blocks have twice as many."""
 
 LARGE_FEW_THREADS = 2**15
 """Threads of a packed step above which blocks of CausalConv1dUpdateFew are larger, if threads have four channels: on an
@@ -199,7 +201,7 @@ FEW_GRID = 65535
 
 @dataclass(frozen=True)
 class CausalConv1dUpdateFew(PoolKernel):
-    """One token of each sequence, after states of as many columns as the filter reads or has taps, and little else."""
+    """One token of each sequence, states of width - 1 or width columns, and little else."""
 
     EARLY = ("conv_state", "weight", "bias", "conv_state_indices", "state_column", "dst_state_indices",
              "has_initial_state", "query_start_loc")  # fmt: skip
@@ -212,7 +214,7 @@ class CausalConv1dUpdateFew(PoolKernel):
     rows: bool
     """Whether the columns of a state are contiguous, one channel after another."""
     indexed: bool
-    """Whether conv_state_indices has slots, or each sequence that of its number."""
+    """Whether conv_state_indices has the slots; otherwise sequence i has slot i."""
     moved: bool
     """Whether dst_state_indices has the slots that states go to, and the call asks for nothing of `addressed`."""
     addressed: bool
@@ -264,7 +266,7 @@ SEVERAL_TREE_TOKENS = structs.constant(source.load(), "causal_conv1d/causal_conv
 @dataclass(frozen=True)
 class CausalConv1dUpdateSeveral(FilterKernel):
     """Several tokens of each sequence, after states of x's dtype with contiguous channels, or contiguous columns where
-    there are intermediate windows, and of as many columns as the filter reads or has taps; and little else.
+    there are intermediate windows, and of width - 1 or width columns; and little else.
     """
 
     EARLY = ()

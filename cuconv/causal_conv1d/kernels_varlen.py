@@ -39,8 +39,8 @@ SNAPSHOTS_AT_ONCE = structs.constant(source.load(), "causal_conv1d/conv_snapshot
 def _mix_groups(
     width: int, tile_groups: int, sequences: int, snapshots: int, rows: int, prefixes: int = 1
 ) -> tuple[int, Division]:
-    """Groups of blocks in all, and the fields that say which are which, for as many with tiles, and for sequences and
-    snapshots of which a block has `rows`, or of sequences that times `prefixes`.
+    """The number of groups of blocks, and the fields that tell them apart: `tile_groups` with tiles, others with the
+    prefixes of `rows` * `prefixes` sequences, or with `rows` * SNAPSHOTS_AT_ONCE rows of snapshots.
     """
     snapshot_groups = ceil_div(snapshots, rows * SNAPSHOTS_AT_ONCE)
     prefix_groups = (ceil_div(sequences, rows * prefixes) if width > 1 else 0) + snapshot_groups
@@ -59,7 +59,7 @@ def _varlen_axes() -> Iterator[dict[str, Any]]:
 
 
 def varlen_vector_axes() -> Iterator[dict[str, Any]]:
-    """The same of kernels with vectors along channels."""
+    """Every combination of the template parameters of kernels of packed sequences with vectors along channels."""
     for axes in _varlen_axes():
         itemsize = axes["input_t"].itemsize
         if axes["vec"] * itemsize <= channel_vector_bytes(itemsize, axes["width"]):
@@ -67,36 +67,36 @@ def varlen_vector_axes() -> Iterator[dict[str, Any]]:
 
 
 def varlen_channel_axes() -> Iterator[dict[str, Any]]:
-    """The same of kernels with tiles of tokens in every thread, too."""
+    """Every combination of these parameters of kernels that also have tiles of tokens in every thread."""
     for axes in varlen_vector_axes():
         for dim_vecs in (8, 2, 1):
             yield {**axes, "tokens": channel_tile_tokens(axes["input_t"].itemsize, axes["width"], dim_vecs)}
 
 
 MOST_PREFIXES = {1: ((16, 1), (200, 2), (300, 3), (math.inf, 4)), 32: ((300, 3), (math.inf, 4))}
-"""Sequences per warp of blocks with prefixes, by the tokens that a warp convolves as a whole and the prefixes per
-multiprocessor, counted by warps, that there are at most. On an H200 128 single tokens of 2048 channels, 16 such
-prefixes, take 3.37 us with 1, 3.49 with 2 and 3.74 with 3, of 4096 channels 4.40, 4.34 and 4.66; 256 of 8192 channels
-12.9 with 2 and 13.3 with 3, 2048 75.9 with 3 and 74.6 with 4; 2048 sequences of two 93.5 and 92.4, 128 9.5 and 10.0
-(bfloat16).
+"""Sequences per warp of blocks with prefixes, by the tokens that a warp convolves as a whole, and by the largest number
+of prefixes per multiprocessor, counted by warps. On an H200 128 single tokens of 2048 channels, 16 such prefixes, take
+3.37 us with 1, 3.49 with 2 and 3.74 with 3, of 4096 channels 4.40, 4.34 and 4.66; 256 of 8192 channels 12.9 with 2 and
+13.3 with 3, 2048 75.9 with 3 and 74.6 with 4; 2048 sequences of two 93.5 and 92.4, 128 9.5 and 10.0 (bfloat16).
 """
 
 MANY_PREFIXES = 40
 """Prefixes per multiprocessor, counted by warps, from which on warps convolve short sequences as a whole: 64 sequences
-of three tokens and 4096 channels, with 16 prefixes, take 4.03 us so on an H200 and 3.71 without. A tile with a longer
-sequence takes 12 us then, however few tokens there are in all.
+of three tokens and 4096 channels, with 16 prefixes, take 4.03 us by warps on an H200 and 3.71 otherwise. A tile with a
+longer sequence then takes 12 us, however few tokens the call has.
 """
 
 MANY_SINGLES = 32
-"""Sequences from which on they do so where there are as many tokens as sequences, all single ones in practice. 32 of
-512 channels take 2.76 us so and 2.98 without, 16 2.65 and 2.17; 256 of 1024 channels 3.97 and 4.64 (float32).
+"""Sequences from which on warps convolve short sequences as a whole where there are as many tokens as sequences, which
+are single tokens in practice. 32 of 512 channels take 2.76 us by warps and 2.98 otherwise, 16 2.65 and 2.17; 256 of
+1024 channels 3.97 and 4.64 (float32).
 """
 
 WHOLE = {1: 2, 32: 4.5}
 """Tokens of a sequence up to which a warp convolves it as a whole, and the mean tokens per sequence below which it does
-so: of more than one only with four taps and without float16, of which hundreds of bytes would spill. On an H200 2048
-sequences of two tokens and 8192 channels take 92 us so instead of 112, of four 125 instead of 151; 512 of random
-lengths with a mean of four tokens take 37 instead of 38, but 62 instead of 54 with eight.
+so. More than one token only with four taps and without float16, which would spill hundreds of bytes. On an H200 2048
+sequences of two tokens and 8192 channels take 92 us by whole sequences instead of 112, of four 125 instead of 151; 512
+of random lengths with a mean of four tokens take 37 instead of 38, but 62 instead of 54 with eight.
 """
 
 SHORT_WIDTHS = range(2, 5)
@@ -132,16 +132,17 @@ class CausalConv1dVarlenFwd(PoolKernel):
             yield from (cls(routed=False, whole=whole, **axes) for whole in cls(routed=False, **axes).wholes())
 
     def wholes(self) -> list[int]:
-        """The values of `whole` but 0 that kernels for these types have."""
+        """The values of `whole`, except 0, that kernels for these types have."""
         if self.width not in SHORT_WIDTHS:
             return []
         has_float16 = FLOAT16 in (self.input_t, self.weight_t, self.state_t)
         return [whole for whole in WHOLE if whole == 1 or (self.width == 4 and not has_float16)]
 
     def most_whole(self, dim: int, total: int, sequences: int, snapshots: int, processors: int) -> int:
-        """The best `whole` where sequences are short and enough for warps with the prefixes of several; else 0.
+        """The best `whole` where sequences are short and numerous enough for warps with the prefixes of several; else
+        0.
 
-        Of longer ones the prefixes of several would wait for each other: 512 of random lengths take 88 us on an H200
+        Several prefixes of longer sequences would wait for each other: 512 of random lengths take 88 us on an H200
         instead of 86.
         """
         _, block_vecs = share_channels(ceil_div(dim, self.vec))
@@ -200,7 +201,7 @@ class CausalConv1dVarlenCachedFwd(PoolKernel):
                 yield cls(**axes)
 
     def launch_config(self, dim: int, total: int, sequences: int, snapshots: int) -> tuple[LaunchConfig, Division]:
-        """The launch for x of (dim, total) and this many snapshots at most."""
+        """The launch for x of (dim, total) and at most this many snapshots."""
         dim_blocks, block_vecs = share_channels(ceil_div(dim, self.vec))
         tiles = self.threads // block_vecs
         tile_groups = ceil_div(total, self.tokens * tiles)
@@ -230,13 +231,14 @@ def _units(heads: Sequence[tuple[int, int]], normalized: int, vec: int) -> tuple
 
 
 WALKED = (16, 8)
-"""Tokens per warp of CausalConv1dVarlenL2normShortFwd: where its blocks fill a GPU and where not. On an H200 512 single
-tokens of 48 heads take 22.2 us with 16 and 18.7 with 8, 512 random lengths with a mean of 16 tokens 67.6 and 74.8.
+"""Tokens per warp of CausalConv1dVarlenL2normShortFwd, where its blocks fill a GPU and where they do not. On an H200
+512 single tokens of 48 heads take 22.2 us with 16 and 18.7 with 8, 512 random lengths with a mean of 16 tokens 67.6 and
+74.8.
 """
 
 LONG_TILE, LONG_TILE_ELEMENTS = 14, 2**17
 """Tokens per warp of CausalConv1dVarlenL2normFwd where `has_long_tiles`, and the elements of x per multiprocessor from
-which there are as many: on an H200 8192 tokens of 48 heads took 56.4 us instead of 59.2, but 2048 19.5 instead of 18.4.
+which it has that many: on an H200 8192 tokens of 48 heads took 56.4 us instead of 59.2, but 2048 19.5 instead of 18.4.
 10, 12, 14 and 16 tokens take 55.9, 55.0, 54.1 and 54.6 us, and for 512 random lengths 75.8, 75.9, 76.0 and 76.8.
 """
 
@@ -287,8 +289,8 @@ class CausalConv1dVarlenL2normFwd(PoolKernel):
 
 MEAN_SHORT, MANY_SHORT = 48, 64
 """The mean tokens per sequence below which, and the prefixes per multiprocessor, counted by warps, from which
-CausalConv1dVarlenL2normShortFwd is faster. On an H200 256 x 32 of 48 heads take 62.0 us so and 63.3 otherwise, 128 of
-random lengths with a mean of 64 tokens 59.1 and 58.0; 256 single tokens, 93 such prefixes, 14.9 and 17.4, but 64 of
+CausalConv1dVarlenL2normShortFwd is faster. On an H200 256 x 32 of 48 heads take 62.0 us with it and 63.3 without, 128
+of random lengths with a mean of 64 tokens 59.1 and 58.0; 256 single tokens, 93 such prefixes, 14.9 and 17.4, but 64 of
 them 12.2 and 8.2.
 """
 
@@ -314,7 +316,8 @@ class CausalConv1dVarlenL2normShortFwd(PoolKernel):
 
     @classmethod
     def suited(cls, axes: dict[str, Any], dim: int, total: int, processors: int) -> CausalConv1dVarlenL2normShortFwd:
-        """The kernel with these other axes whose tiles fill that many multiprocessors, if one has as many."""
+        """The kernel with these axes and the longest tiles that fill this many multiprocessors; if none do, the
+        shortest."""
         most, least = (cls(tokens=tokens, **axes) for tokens in WALKED)
         warps = ceil_div(dim, WARP_SIZE * most.vec) * ceil_div(total, most.tokens)
         return most if warps >= processors * most.warps * cls.constants["kMinBlocks"] else least
@@ -413,7 +416,7 @@ class CausalConv1dVarlenShortrowsFwd(PoolKernel):
     aligned vectors of 16 bytes.
     """
     singles: bool = False
-    """Whether most sequences have one token, and states are such runs."""
+    """Whether most sequences have one token, and the columns of a state are such a run."""
 
     @classmethod
     def variants(cls) -> Iterator[CausalConv1dVarlenShortrowsFwd]:
@@ -485,8 +488,8 @@ class CausalConv1dVarlenRowstripsFwd(PoolKernel):
 
 MANY_COLUMNS = 4
 """Columns that a thread of CausalConv1dVarlenStates copies where there are MANY_VECTORS of them. On an H200 the last 3
-tokens of 512 sequences of 8192 channels take 14.6 us so and 15.8 with a thread for each column; of 4 sequences 2.41 and
-2.30."""
+tokens of 512 sequences of 8192 channels take 14.6 us with 4 columns per thread and 15.8 with one; of 4 sequences 2.41
+and 2.30."""
 
 MANY_VECTORS = 2**17
 """Vectors of channels of all columns that keep a GPU busy with a thread for MANY_COLUMNS of them."""

@@ -1,4 +1,4 @@
-"""The kernels of the gradients of packed sequences alone."""
+"""The kernels that only gradients of packed sequences have."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class CausalConv1dShortrowsBwd(Kernel):
     """Blocks that run at a time on an H200: 132 multiprocessors with 4 each."""
 
     BLOCK_TOKENS: ClassVar[int] = 64
-    """What the beginning and the end of a walk cost in tokens. Not measured."""
+    """Cost of the beginning and the end of a walk, in tokens. Not measured."""
 
     MIN_CHUNKS: ClassVar[int] = 4
-    """Chunks that are worth a warp of their own. Not measured."""
+    """Chunks that are worth a separate warp. Not measured."""
 
     MAX_LENGTH: ClassVar[int] = 2048
     """Tokens per sequence beyond which causal_conv1d_bwd is quicker.
 
     On an H200, 8192 tokens in 8192 channels in bfloat16 take it 1104 us as 512 random sequences instead of 191, as 16
-    equal ones 329 instead of 129 and as 4 162 instead of 133, but as one 121 instead of 136. Parts of rows as
-    CausalConv1dRowpartsBwd has them, with a launch behind that computes the first and last tokens of sequences, took
-    119 us as one, 127 as 4, 172 as 16 and 234 as 32: 50 us more for the borders of 16 sequences.
+    equal ones 329 instead of 129 and as 4 162 instead of 133, but as one 121 instead of 136. Parts of rows as in
+    CausalConv1dRowpartsBwd, and a second launch for the first and last tokens of sequences, took 119 us for one
+    sequence, 127 for 4, 172 for 16 and 234 for 32: 50 us more for the borders of 16 sequences.
     """
 
     WIDTHS = PerClass(widths_taken)
@@ -122,8 +122,8 @@ class CausalConv1dShortrowsBwd(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dBwdStates(Kernel):
-    """Gradients of the initial states of packed sequences behind CausalConv1dBwd, and the parameters' as
-    CausalConv1dBwdSum: a thread has one channel of one sequence.
+    """Runs after CausalConv1dBwd: gradients of the initial states of packed sequences, where a thread has one channel
+    of one sequence, and gradients of the parameters as in CausalConv1dBwdSum.
     """
 
     FOLLOWS = True

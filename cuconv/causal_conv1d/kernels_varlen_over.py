@@ -1,4 +1,5 @@
-"""The kernels of packed sequences whose results go over x: what runs in front of them, and contiguous channels."""
+"""The kernels of packed sequences with results over x: those for contiguous channels, and the launches in front of
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from cuconv.runtime.kernel import Kernel, PerClass
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, WARP_SIZE, LaunchConfig, ceil_div, fast_div
 
 OVER_BYTES = 16
-"""Bytes of x per lane and token that come to shared memory before results go over them."""
+"""Bytes of x per lane and token that are copied to shared memory before results overwrite them."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class CausalConv1dVarlenBorders(Kernel):
             yield cls(width, input_t, state_t)
 
     def scratch(self, dim: int, borders: int) -> tuple[int, int]:
-        """The bytes of scratch that `borders` borders need, and those of them before the states."""
+        """The bytes of scratch for `borders` borders, and where the states begin in it."""
         columns = borders * (self.width - 1) * dim
         states_at = ceil_div(columns * self.input_t.itemsize, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
         return states_at + columns * self.state_t.itemsize, states_at
@@ -65,8 +66,8 @@ class CausalConv1dVarlenPrefixes(PoolKernel):
     """Blocks that a multiprocessor runs at a time."""
 
     MOST_STEPS = 4
-    """Groups of 32 channel vectors in a share, at most. With 1, 2, 4, 8 and 16, results of 512 random lengths over x
-    take 123.8, 119.7, 118.6, 120.0 and 120.1 us on an H200.
+    """Most groups of 32 channel vectors in a share. With 1, 2, 4, 8 and 16, results of 512 random lengths over x take
+    123.8, 119.7, 118.6, 120.0 and 120.1 us on an H200.
     """
 
     silu: bool
@@ -79,7 +80,7 @@ class CausalConv1dVarlenPrefixes(PoolKernel):
                 yield cls(**axes)
 
     def scratch(self, dim: int, total: int, borders: int, sequences: int) -> tuple[int, int]:
-        """The bytes of scratch for `borders` borders and results of prefixes, and those of them before the results."""
+        """The bytes of scratch for `borders` borders and results of prefixes, and where the results begin in it."""
         row, halo = dim * self.input_t.itemsize, self.width - 1
         results_at = ceil_div(borders * halo * row, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
         return results_at + min(sequences * halo, total) * row, results_at
@@ -152,7 +153,7 @@ class CausalConv1dVarlenOverFwd(FilterKernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenOverStart(Kernel):
-    """A thread sets `vec` counters by which tiles over x see what their neighbours have done."""
+    """A thread resets `vec` counters, by which tiles over x see how far their neighbours are."""
 
     vec: int = 4
 
@@ -167,8 +168,8 @@ class CausalConv1dVarlenOverStart(Kernel):
 
 @dataclass(frozen=True)
 class CausalConv1dVarlenOvershortFwd(PoolKernel):
-    """Results over x, contiguous channels, short sequences: a block walks those that begin in its tokens, from their
-    states on, and hands over what another block reads.
+    """Results over x, contiguous channels, short sequences: a block walks the sequences that begin in its tokens, from
+    their states on, and hands other blocks the inputs that they read.
     """
 
     EARLY = (
@@ -193,7 +194,7 @@ class CausalConv1dVarlenOvershortFwd(PoolKernel):
         return ceil_div(total, self.constants["kTokens"]), ceil_div(dim, self.threads * self.vec)
 
     def scratch(self, dim: int, total: int) -> tuple[int, int, int, int]:
-        """The bytes of scratch, those of it before states and before counters, and the number of counters."""
+        """The bytes of scratch, where states and counters begin in it, and the number of counters."""
         windows, dim_blocks = self.division(dim, total)
         columns = (windows - 1) * (self.width - 1) * dim
         states_at = ceil_div(columns * self.input_t.itemsize, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES

@@ -78,7 +78,8 @@ class _Main(NamedTuple):
 
 
 def plan(o: Operands) -> Plan:
-    """The launches that compute a call: gradients of x, then what its blocks have left to add up, and of states."""
+    """The launches that compute a call: gradients of x, then the sums of what its blocks have left, and gradients of
+    states."""
     dim = o.x.shape[1]
     if dim == 0:
         return Plan()
@@ -99,7 +100,7 @@ def plan(o: Operands) -> Plan:
 
 
 def _launch(kernel: Kernel, config: LaunchConfig, numbers: dict[str, Any]) -> Launch:
-    """A launch with those of the numbers that the kernel's argument struct has."""
+    """A launch with the numbers that the kernel's argument struct has."""
     return Launch.packed(kernel, config, **{name: numbers[name] for name in kernel.params.numbers.names or ()})
 
 
@@ -113,7 +114,7 @@ def _main(o: Operands) -> _Main:
         return _channel_last(o, vec, is_packed)
     if not any(channel_last) and _has_contiguous_rows(o.x) and _has_contiguous_rows(o.dx):
         return _channel_first(o)
-    # No common vector: lanes run along the axis that is denser in x.
+    # There is no common vector, so lanes run along the axis that is denser in x.
     if abs(o.x.strides[1]) < abs(o.x.strides[2]):
         return _channel_last(o, 1, True)
     return _rows(o, 1, max(1, o.x.shape[2]), True)
@@ -195,7 +196,8 @@ def _channel_pairs(o: Operands) -> _Main | None:
 
 
 def _channel_columns(o: Operands, processors: int) -> _Main | None:
-    """The same of channels that fill the multiprocessors with one block each, in rows without gaps between them."""
+    """The launch of CausalConv1dChannelcolumnsBwd: channels that fill the multiprocessors with one block each, in rows
+    without gaps between them; None where it does not fit."""
     arrays, (batch, dim, seqlen) = (o.x, o.dout, o.dx), o.x.shape
     kernel = CausalConv1dChannelcolumnsBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
     access = kernel.ACCESS_BYTES // o.x.itemsize
@@ -214,7 +216,8 @@ def _channel_columns(o: Operands, processors: int) -> _Main | None:
 
 
 def _channel_rounds(o: Operands, processors: int) -> _Main | None:
-    """The same of many tokens in rows without gaps between them."""
+    """The launch of CausalConv1dChannelroundsBwd: many tokens in rows without gaps between them; None where it does not
+    fit."""
     arrays, (batch, dim, seqlen) = (o.x, o.dout, o.dx), o.x.shape
     kernel = CausalConv1dChannelroundsBwd(o.width, _dtype(o.x), _dtype(o.weight), o.silu)
     if batch > 1 and any(each.strides[0] != seqlen * each.strides[2] for each in arrays):
@@ -228,8 +231,8 @@ def _channel_rounds(o: Operands, processors: int) -> _Main | None:
 
 
 def _channel_first(o: Operands) -> _Main:
-    # A row's vectors start where its memory is aligned, wherever the row begins: what must agree is how far x and dx,
-    # and dout if it is to be read as vectors, are from there.
+    # A row's vectors start where its memory is aligned, wherever the row begins. So x and dx must be equally far from
+    # alignment, and so must dout if it is to be read as vectors.
     vec = widest_vector(o.x.itemsize, *_differences(o.x, o.dx))
     aligned = widest_vector(o.x.itemsize, o.x.first, *o.x.active(0, 1))
     is_packed = _has_contiguous_rows(o.dout) and not any(each % vec for each in _differences(o.x, o.dout))
@@ -258,7 +261,7 @@ def _is_plain(o: Operands, vec: int) -> bool:
 
 
 def _is_short(o: Operands, vec: int) -> bool:
-    """Whether packed rows whose accesses have `vec` aligned elements are worth walks along several channels."""
+    """Whether packed rows, with accesses of `vec` aligned elements, are worth walks along several channels."""
     _, dim, total = o.x.shape
     if not o.packed or o.width not in CausalConv1dShortrowsBwd.WIDTHS:
         return False

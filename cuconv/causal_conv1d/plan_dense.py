@@ -44,20 +44,20 @@ FEW_VECTORS = 48
 moved element by element, which costs more in a shorter row (measured on an H200)."""
 
 SHIFTED_TOKENS = 128
-"""Tokens from which rows of x are shifted that are not as far from alignment as those of the results: on an H200 61.6
-us instead of 78.4 with 130 of 16 bits, and 77 instead of 198 with 2048, but 107 instead of 82 with 64, and 50.0 instead
-of 43.5 with 66 of float32.
+"""Tokens from which rows of x that are at another distance from alignment than results are shifted. On an H200 that
+takes 61.6 us instead of 78.4 with 130 tokens of 16 bits, and 77 instead of 198 with 2048, but 107 instead of 82 with
+64, and 50.0 instead of 43.5 with 66 of float32.
 """
 
 MANY_ELEMENTS, BUSY_LANES = 2**22, 0.8
-"""Elements of x, and the fraction of lanes with channels, from which tokens that begin at any element are put together
-of aligned vectors: on an H200 71.3 us instead of 111 for 8 x 4097 x 2048, 20.5 instead of 29.6 for 2 x 4097 x 2048, and
-7.9 instead of 9.2 for 1 x 2049 x 2048, but 5.0 instead of 4.0 for 2 x 515 x 1024.
+"""Elements of x, and the fraction of lanes with channels, from which tokens that begin at any element are assembled
+from aligned vectors: on an H200 that takes 71.3 us instead of 111 for 8 x 4097 x 2048, 20.5 instead of 29.6 for 2 x
+4097 x 2048, and 7.9 instead of 9.2 for 1 x 2049 x 2048, but 5.0 instead of 4.0 for 2 x 515 x 1024.
 """
 
 FEW_ELEMENTS = 2**14
-"""Elements of x up to which they are, too, where tokens of x lie end to end and those of the results do not: nothing
-takes long there, it is seldom, and small tests reach the kernel by it.
+"""Elements of x up to which such tokens are also assembled from aligned vectors, where tokens of x lie end to end and
+those of the results do not. Such calls are rare and short; by them small tests reach the kernel.
 """
 
 
@@ -93,7 +93,7 @@ class Operands(NamedTuple):
 
     @property
     def beside_x(self) -> tuple[Layout, ...]:
-        """The gates and residuals that are there."""
+        """The gates and the residual that are given."""
         return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
 
 
@@ -117,7 +117,7 @@ def _launch(o: Operands) -> Launch | None:
         return _odd_channels(o) if _prefers_odd(o, vec) else _channel_last(o, vec)
     if not any(channel_last) and all(map(_has_contiguous_rows, arrays)):
         return _channel_first(o)
-    # No common vector: lanes run along the axis that is denser in x.
+    # There is no common vector, so lanes run along the axis that is denser in x.
     if abs(o.x.strides[1]) < abs(o.x.strides[2]):
         return _channel_last(o, 1)
     return _rows(o, vec=1, row_vecs=max(1, seqlen))
@@ -143,13 +143,14 @@ def _channel_last(o: Operands, vec: int) -> Launch:
 
 
 def _prefers_odd(o: Operands, vec: int) -> bool:
-    """Whether to make vectors out of aligned ones, instead of `vec` channels per thread."""
+    """Whether to assemble vectors from aligned ones, instead of having `vec` channels per thread."""
     dim = o.x.shape[1]
     if o.x.itemsize != 2 or vec >= ODD_CHANNELS or o.weight.shape[1] not in ODD_WIDTHS or o.beside_x:
         return False
     blocks, lanes = share_odd_channels(dim)
     is_large = o.x.size >= MANY_ELEMENTS and lanes >= BUSY_LANES * blocks * ODD_LANES
-    # A vector at the end of a token has elements of the next one, or what lies between the two; neither is used.
+    # A vector at the end of a token also holds elements of the next one, or of the gap between them; these are not
+    # used.
     steps = [abs(stride) for each in (o.x, o.out) for stride in each.active(2)]
     is_inside = 2 * ODD_CHANNELS <= dim <= MAX_DIVIDEND // 8 and all(dim <= step for step in steps)
     is_small = o.x.size <= FEW_ELEMENTS and o.x.active(2) in ([], [dim], [-dim]) and o.out.active(2) != [dim]
@@ -166,7 +167,7 @@ def _odd_channels(o: Operands) -> Launch:
 
 
 def _is_wide(o: Operands, axis: int, *others: int) -> bool:
-    """Whether the filter has a kernel for wide ones, along this axis of x."""
+    """Whether there is a kernel of wide filters for this filter, along this axis of x."""
     if o.weight.shape[1] not in WIDE_WIDTHS or o.seq_idx is not None or o.beside_x:
         return False
     quantities = [number for each in (o.x, o.out) for number in (each.first, *each.active(*others))]
@@ -210,7 +211,7 @@ def _channel_first(o: Operands) -> Launch:
 
 
 def _prefers_shifted(o: Operands, vec: int) -> bool:
-    """Whether to shift vectors of x to where those of the results lie, instead of vectors of `vec` elements."""
+    """Whether to shift vectors of x to the alignment of the results, instead of having vectors of `vec` elements."""
     widest = MAX_VECTOR_BYTES // o.x.itemsize
     return 2 * vec < widest and o.x.shape[2] >= SHIFTED_TOKENS and not o.beside_x
 
@@ -294,7 +295,7 @@ def _axes(o: Operands, vec: int) -> dict[str, Any]:
 
 
 def _wide_axes(o: Operands) -> dict[str, Any]:
-    """Those that the kernels of wide filters have."""
+    """The template parameters that all kernels of wide filters have."""
     width = o.weight.shape[1]
     return {
         "width": width,

@@ -65,14 +65,14 @@ instead of 3.2 with contiguous channels (1 x 6144). With more bytes the widest v
 """
 
 MANY_THREADS = 2**16
-"""Threads of about a quarter of a large GPU."""
+"""About a quarter of the threads of a large GPU."""
 
 
 class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent."""
 
     x: Layout
-    """(batch, dim, seqlen); (1, dim, tokens) with query_start_loc, and then `batch` below is the sequences."""
+    """(batch, dim, seqlen); (1, dim, tokens) with query_start_loc, where `batch` below is the number of sequences."""
     conv_state: Layout
     """(slots, dim, state_len)."""
     weight: Layout
@@ -114,7 +114,7 @@ class Operands(NamedTuple):
     sequences: int
     """Sequences, however their tokens are laid out."""
     seqlen: int
-    """Tokens per sequence at most; further ones of a packed sequence are padding."""
+    """Most tokens per sequence; further ones of a packed sequence are padding."""
     keeps_padding: bool = False
     """Whether results of sequences without a slot stay as they are, instead of becoming zeros."""
     by_token: tuple[str, ...] = ()
@@ -136,24 +136,24 @@ class Operands(NamedTuple):
 
     @property
     def beside_x(self) -> tuple[Layout, ...]:
-        """The gates and residuals that are there."""
+        """The gates and the residual that are given."""
         return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
 
     @property
     def windows_are_whole(self) -> bool:
-        """Whether intermediate windows have all columns of a state, where that is more than the inputs of a filter."""
+        """Whether intermediate windows have all columns of a state, where a state has more than width - 1."""
         windows, columns = self.intermediate_conv_window, self.weight.shape[1] - 1
         return windows is not None and windows.shape[3] != columns
 
     @property
     def windows_are_overlaid(self) -> bool:
-        """Whether the intermediate window of a token is that of the token before it, one column on."""
+        """Whether intermediate windows of successive tokens overlap in memory, shifted by one column."""
         windows = self.intermediate_conv_window
         return windows is not None and is_overlaid(windows)
 
 
 def is_overlaid(windows: Layout) -> bool:
-    """Whether windows (rows, steps, dim, columns) of successive tokens lie over each other, shifted by one column."""
+    """Whether windows (rows, steps, dim, columns) of successive tokens overlap in memory, shifted by one column."""
     return min(windows.shape[1], windows.shape[3]) > 1 and windows.strides[1] == windows.strides[3]
 
 
@@ -171,12 +171,12 @@ def plan(o: Operands) -> Plan:
 
 
 def _is_tree(o: Operands) -> bool:
-    """Whether tokens follow earlier ones by number."""
+    """Whether the tokens of a sequence form a tree."""
     return o.parents is not None or o.retrieve_next_token is not None
 
 
 def _few(o: Operands) -> CausalConv1dUpdateFew | None:
-    """The kernel of steps of one token that does no more than most calls ask for, where it can compute a call."""
+    """The kernel of steps of one token with only the usual features, where it can compute a call."""
     token_bytes = _token_bytes(o)
     if not (token_bytes >= LEAN_BYTES or o.beside_x) or o.seqlen != 1 or not o.sequences:
         return None
@@ -264,7 +264,7 @@ def _is_near(o: Operands) -> bool:
 
 
 def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
-    """The kernel of steps of several tokens that does no more than most calls ask for, where it can compute a call."""
+    """The kernel of steps of several tokens with only the usual features, where it can compute a call."""
     others = (o.cache_seqlens, o.num_accepted_tokens, o.token_state_indices)
     windows, columns, width = o.intermediate_conv_window, o.conv_state.shape[2], o.weight.shape[1]
     if o.seqlen == 1 or not o.sequences or o.beside_x or _is_addressed(o) or any(each is not None for each in others):
@@ -287,8 +287,8 @@ def _several(o: Operands) -> CausalConv1dUpdateSeveral | None:
                 state_len=columns,
                 packed=o.query_start_loc is not None,
                 windows=windows is not None,
-                # A small step is quicker by the loop that more tokens take: on an H200 3.11 us instead of 3.36 at 8 x
-                # 8192; with 64 sequences it takes 6.55 instead of 6.15.
+                # The loop for more tokens is quicker for small steps, 3.11 us instead of 3.36 at 8 x 8192 on an H200,
+                # and slower for large ones, 6.55 instead of 6.15 with 64 sequences.
                 many=o.seqlen > SEVERAL_TOKENS or (_token_bytes(o) <= NARROW_BYTES and not is_tree),
                 tree=is_tree,
                 rows=rows,
@@ -366,7 +366,8 @@ def _kernel(o: Operands) -> UpdateKernel:
 
 
 def _form(o: Operands, *, keeps_states: bool) -> dict[str, Any]:
-    """The template parameters for what only some calls do, where the states after single tokens are kept or not."""
+    """The template parameters for what only some calls do; `keeps_states` says whether states after single tokens are
+    kept."""
     packed = o.query_start_loc is not None
     return {"addressed": _is_addressed(o) or keeps_states, "packed": packed, "token_states": keeps_states}
 
@@ -429,7 +430,7 @@ def _batch(o: Operands) -> int:
 
 
 def _sequences(o: Operands, vec: int, form: dict[str, Any]) -> int:
-    """Sequences per thread: the most where threads abound."""
+    """Sequences per thread: the most where there are many threads."""
     return most_sequences(o.x.itemsize, **form) if o.sequences * o.x.shape[1] // vec >= 2 * MANY_THREADS else 1
 
 
@@ -469,7 +470,7 @@ def _row_size(o: Operands) -> tuple[int, int]:
 
 
 def _keeps_rows(o: Operands) -> bool:
-    """Whether states after single tokens go to rows like those of the pool, in accesses that fit without a rest."""
+    """Whether states after single tokens go to rows like those of the pool, in whole accesses."""
     windows, columns = o.intermediate_conv_window, o.conv_state.shape[2]
     is_kept = o.token_state_indices is not None
     is_kept |= windows is not None and windows.shape[3] == columns and _windows_are_packed(o, 1)
@@ -489,7 +490,7 @@ def _windows_are_packed(o: Operands, vec: int) -> bool:
 
 
 def _windows_are_one(o: Operands, vec: int) -> bool:
-    """Whether windows lie over each other so that those of all tokens, for `vec` channels, are aligned vectors."""
+    """Whether windows overlap so that the windows of all tokens, for `vec` channels, are aligned vectors."""
     windows, is_row = o.intermediate_conv_window, o.cache_seqlens is None and o.num_accepted_tokens is None
     if windows is None or not o.windows_are_overlaid or not is_row or o.query_start_loc is not None:
         return False
@@ -520,18 +521,18 @@ def _filter_axes(o: Operands, vec: int) -> dict[str, Any]:
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
-    """The same, and how the channels fall into ranges."""
+    """The template parameters of `_filter_axes`, and how the channels fall into ranges."""
     return {**_filter_axes(o, vec), "ranges": ranges.kind(o.outs, vec)}
 
 
 def _pad_slot(o: Operands) -> int:
-    """The slot number that kernels take for padding, in 32 bits: no other one can be a slot."""
+    """The slot number that kernels take for padding, in 32 bits, because a larger number cannot be a slot."""
     number = pad_number(o.pad_slot_id, o.conv_state_indices or o.dst_state_indices or o.token_state_indices)
     return number if abs(number) <= MAX_DIVIDEND else -1
 
 
 def _numbers(o: Operands, vec: int) -> dict[str, object]:
-    """The fields of CausalConv1dUpdateOperands behind the pointers, but for how the launch divides the work."""
+    """The fields of CausalConv1dUpdateOperands behind the pointers, except for those that divide the work."""
     _, dim, tokens = o.x.shape
     windows = o.intermediate_conv_window
     return {

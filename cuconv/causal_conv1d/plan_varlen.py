@@ -53,7 +53,7 @@ from cuconv.runtime.plan import Launch, Plan
 
 SHORT = 512
 """Mean tokens per sequence up to which a tile in shared memory pays for the prefixes when tokens are contiguous; half
-of that where rows are not aligned. On an H200 75 us instead of 80 for 16 x 512, 74 and 74 for 8 x 1024.
+of that where rows are not aligned. On an H200 16 x 512 takes 75 us with the tile and 80 without, 8 x 1024 74 and 74.
 """
 
 
@@ -64,28 +64,29 @@ FEW_CHANNELS = 16
 """
 
 STAGED = 128
-"""Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 101 us instead of
-110 for 512 random lengths, 174 and 208 for 2048 x 4, 86 and 93 for 256 x 32, 77.7 and 81.2 for 64 x 128. Of 16 x 512
-an earlier one took 76 instead of 73."""
+"""Mean tokens per sequence up to which states of contiguous tokens come to shared memory. On an H200 512 random lengths
+take 101 us with that and 110 without, 2048 x 4 174 and 208, 256 x 32 86 and 93, 64 x 128 77.7 and 81.2; 16 x 512 took
+76 and 73 in an earlier version."""
 
 STAGED_BLOCKS = 9
-"""Blocks per multiprocessor above which they do: one wave of them takes longer where there is more code to fetch. On an
-H200 64 x 16 with 4096 channels, 1024 blocks, take 10.3 us so and 10.1 otherwise; 256 x 8, 2048 blocks, 20.8 and 22.1.
+"""Blocks per multiprocessor above which states come to shared memory: in one wave of blocks the larger code takes
+longer to fetch. On an H200 64 x 16 with 4096 channels, 1024 blocks, take 10.3 us with that and 10.1 without; 256 x 8,
+2048 blocks, 20.8 and 22.1.
 """
 
 MOST_TILES = 4
-"""Tiles of a strip whose results go over x, at most. On an H200 2, 4 and 16 give 84, 80 and 83 us for one sequence of
-8192 tokens, 157, 178 and 195 for 7800 tokens and 392 single ones, 140, 133 and 127 for 512 random lengths.
+"""Most tiles of a strip with results over x. On an H200 2, 4 and 16 give 84, 80 and 83 us for one sequence of 8192
+tokens, 157, 178 and 195 for 7800 tokens and 392 single ones, 140, 133 and 127 for 512 random lengths.
 """
 
 OVER_MEAN = 128
 """Mean tokens per sequence up to which blocks walk the sequences that begin in their tokens where results go over x. On
-an H200 512 random lengths take 97.8 us so and 118.4 otherwise, 2048 x 4 133 and 238, 128 x 64 82.9 and 88.0, 64 x 128
-82.1 and 82.3; 16 x 512 79.3 and 77.4."""
+an H200 512 random lengths take 97.8 us with such walks and 118.4 without, 2048 x 4 133 and 238, 128 x 64 82.9 and 88.0,
+64 x 128 82.1 and 82.3; 16 x 512 79.3 and 77.4."""
 
 OVER_BLOCKS = 4
-"""Blocks per multiprocessor from which they do. With one, for 64 x 8 and 8192 channels, they take 16.1 us instead of
-13.8."""
+"""Blocks per multiprocessor from which blocks walk sequences. With one block, for 64 x 8 and 8192 channels, walks take
+16.1 us instead of 13.8."""
 
 NO_BORDERS: Mapping[str, int] = {"border_tokens": 0, "border_states_at": 0}
 
@@ -160,12 +161,12 @@ class Operands(NamedTuple):
 
     @property
     def beside_x(self) -> tuple[Layout, ...]:
-        """The gates and residuals that are there."""
+        """The gates and the residual that are given."""
         return tuple(each for each in (self.pre_gate, self.post_gate, self.residual) if each is not None)
 
     @property
     def snapshot_rows(self) -> int:
-        """Rows of snapshots at most; without sequences there are none."""
+        """Rows of snapshots; 0 without sequences."""
         return 0 if self.snapshots is None or not self.sequences else self.snapshots.shape[0]
 
     @property
@@ -191,7 +192,7 @@ def _without_blocks(o: Operands) -> Plan:
 
 
 def _behind_blocks(o: Operands, blocks: Blocks) -> Plan:
-    """The call with snapshots and slots of final states that a launch in front finds."""
+    """The plan of a call with a launch in front that finds snapshots and slots of final states."""
     main = _without_blocks(o)
     begin = ceil_div(main.scratch, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
     scratch = begin + blocks.scratch
@@ -217,7 +218,7 @@ def _launch(o: Operands) -> Launch:
 
 
 def _has_rows(o: Operands) -> bool:
-    """Whether the tokens of x, its results and what lies beside it are contiguous, not the channels."""
+    """Whether tokens, and not channels, are contiguous in x, its results, gates and residual."""
     if is_channel_last(o.x) or not _has_contiguous_tokens(o.x, 1):
         return False
     return all(_has_contiguous_tokens(out, 0) for out in o.outs) and all(
@@ -252,8 +253,8 @@ def _over_x(o: Operands) -> Plan:
 
 
 def _overshort(o: Operands) -> CausalConv1dVarlenOvershortFwd | None:
-    """The kernel that walks short sequences over x where most are short, there are enough blocks and all there is is
-    aligned.
+    """The kernel that walks short sequences over x, where most sequences are short, there are enough blocks and all
+    arrays are aligned.
     """
     (dim, total), width = o.x.shape, o.weight.shape[1]
     vec = OVER_BYTES // o.x.itemsize
@@ -338,7 +339,7 @@ def _cached(o: Operands, blocks: Blocks) -> Launch:
 
 
 def _packed_vector(o: Operands) -> int:
-    """The same where vectors of all results are wanted, too."""
+    """Elements of the widest vector along channels of x and of all results."""
     vec = _channel_vector(o)
     while not all(ranges.are_packed(o.outs, vec)):
         vec //= 2
@@ -365,7 +366,7 @@ def _normalized(o: Operands) -> Launch:
 
 
 def _is_walked(o: Operands, vec: int) -> bool:
-    """Whether tiles of normalised heads have prefixes, too: sequences are short, and all there is is aligned."""
+    """Whether tiles of normalised heads have prefixes, too: sequences are short, and all arrays are aligned."""
     itemsize, width = o.x.itemsize, o.weight.shape[1]
     if width not in SHORT_WIDTHS or itemsize != 2 or vec * itemsize != channel_vector_bytes(itemsize, width):
         return False
@@ -512,7 +513,7 @@ def _pool_axes(o: Operands, vec: int) -> dict[str, Any]:
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
-    """The template parameters of kernels that are leaner where states are addressed by sequence alone."""
+    """The template parameters of kernels with leaner variants for states that are addressed by sequence alone."""
     return {
         **_pool_axes(o, vec),
         "addressed": o.keeps_padding or any((o.state_column, o.dst_state_indices, o.initial_states, o.snapshots)),
@@ -553,7 +554,8 @@ def _numbers(o: Operands, vec: int, borders: Mapping[str, int] = NO_BORDERS) -> 
 
 
 def _snapshot_numbers(o: Operands, first_column: int, vec: int) -> dict[str, object]:
-    """The fields of the same struct for snapshots, which have the columns of final states in a pool, else all."""
+    """The fields of that struct for snapshots, which have the columns of final states in a pool, otherwise all
+    columns."""
     first = first_column if o.snapshot_out is None else 0
     pool = o.snapshot_out or o.conv_states
     return {

@@ -15,7 +15,7 @@ MAX_RANGES = structs.constant(source.load(), "causal_conv1d/conv_ranges.cuh", "k
 
 
 class Ranges(Enum):
-    """How the channels of a launch fall into ranges: a template parameter, by the names that the device code has."""
+    """How the channels of a launch fall into ranges: a template parameter, with the names of the device code."""
 
     ONE = "kOne"
     """A single range."""
@@ -36,7 +36,7 @@ def ends(outs: Sequence[Layout]) -> list[int]:
 
 
 def are_packed(outs: Sequence[Layout], vec: int) -> list[bool]:
-    """Whether vectors of `vec` channels of x are vectors of a range's result, too, for every range."""
+    """For every range, whether vectors of `vec` channels of x are also aligned vectors of its result."""
     return [_is_packed(begin, out, vec) for begin, out in zip([0, *ends(outs)], outs, strict=False)]
 
 

@@ -64,7 +64,7 @@ def causal_conv1d_varlen_fn(
 def causal_conv1d_varlen_states(
     x: Array, cu_seqlens: Array, state_len: int, previous_states: Array | None = None
 ) -> Array:
-    """The last state_len tokens of every packed sequence, behind those of previous_states: (n, dim, state_len)."""
+    """The last state_len tokens of previous_states and every packed sequence together: (n, dim, state_len)."""
     total, dim = x.shape
     starts = sequence_starts(cu_seqlens, total)
     states = np.zeros((len(starts) - 1, dim, state_len), x.dtype)
@@ -77,7 +77,7 @@ def causal_conv1d_varlen_states(
 
 
 def l2norm(heads: Array, eps: float) -> Array:
-    """Every vector along the last axis, divided by the square root of its squares' sum plus eps."""
+    """Every vector along the last axis, divided by sqrt(sum of its squares + eps)."""
     y = heads.astype(np.float64)
     norms: Array = np.sqrt((y * y).sum(axis=-1, keepdims=True) + eps)
     return y / norms
@@ -171,7 +171,7 @@ def _gated_error(
     post_gate: Array | None,
     residual: Array | None,
 ) -> Array:
-    """The same where gates and residuals are around `convolve`.
+    """The error of `_error` where gates and a residual surround `convolve`.
 
     What is rounded in front of a gate may differ from the oracle by its own error and one step of its dtype; the
     product and the sum round in float32.
@@ -223,7 +223,7 @@ def _by_sizes(whole: Array, sizes: tuple[int, ...]) -> Errors:
 
 
 def _take_heads(arguments: dict[str, Any]) -> Heads:
-    """The numbers of heads and of their channels, which are removed from the arguments of a call."""
+    """Remove and return the numbers of heads, and of channels per head, among the arguments of a call."""
     return tuple((arguments.pop(f"num_{name}_heads"), arguments.pop(f"head_{name}")) for name in "qkv")
 
 
@@ -309,7 +309,7 @@ ERRORS: Mapping[str, Callable[..., Errors]] = {
     "causal_conv1d_update_qkv_split": _update_qkv_split_errors,
     **reference_backward.ERRORS,
 }
-"""By public function: from its arguments but outputs, the absolute error per element that float32 arithmetic of a
-correct kernel can have, by result. Results that are copied or rounded once are absent. To round a result to its dtype
-comes on top.
+"""By public function, a function of its arguments except outputs that returns, by result, the largest absolute error
+per element that float32 arithmetic of a correct kernel can have. Results that are only copied or rounded are absent.
+The rounding of a result to its dtype is not included.
 """

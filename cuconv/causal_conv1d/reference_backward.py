@@ -121,7 +121,7 @@ def _dense(
     error_of: np.dtype[Any] | None,
     tokens: int = 0,
 ) -> Gradients:
-    """Gradients or their errors; `tokens` are those that the parameters' gradients are sums over, x's when 0."""
+    """Gradients or their errors; parameters' gradients are sums over `tokens` tokens, those of x when 0."""
     batch, dim, seqlen = x.shape
     halo = weight.shape[1] - 1
     tokens = tokens or batch * seqlen
@@ -167,21 +167,22 @@ def _dense(
     if error_of is None:
         return Gradients(dxe[:, :, halo:], dweight, g.sum(axis=(0, 2)), dxe[:, :, :halo])
     dbias_wrong = (wrong + _roundings(tokens) * HALF_ULP * np.abs(g)).sum(axis=(0, 2))
-    # Where kernels flush to zero, and what the bounds themselves leave out: products of errors.
+    # Kernels flush small numbers to zero, and the bounds leave out products of errors.
     all_wrong = (dxe_wrong[:, :, halo:], dweight_wrong, dbias_wrong, dxe_wrong[:, :, :halo])
     return Gradients(*(1.01 * each + 2.0**-118 for each in all_wrong))
 
 
 def _roundings(tokens: int) -> float:
-    """The rounding errors of a sum over tokens, in those of one term: at most as many as terms, and because they have
-    either sign hardly ever more than a few roots of that (Higham and Mary, "A new approach to probabilistic rounding
-    error analysis", 2019, theorem 2.4 with lambda = 8). Kernels add in parts, where a term meets far fewer additions.
+    """The rounding error of a sum over tokens, in units of the error of one term: at most the number of terms, and
+    because errors have either sign, hardly ever more than a few times its square root (Higham and Mary, "A new approach
+    to probabilistic rounding error analysis", 2019, theorem 2.4 with lambda = 8). Kernels add in parts, where a term
+    meets far fewer additions.
     """
     return min(tokens + 1.0, 8.0 * float(np.sqrt(tokens + 1)))
 
 
 def _meets(seq_idx: Array | None, batch: int, seqlen: int, halo: int) -> list[Array]:
-    """For each tap whether a token sees the input there: (batch, seqlen) of bool."""
+    """For each tap, whether each token sees its input: (batch, seqlen) of bool."""
     if seq_idx is None or not seqlen:
         return [np.ones((batch, seqlen), bool)] * (halo + 1)
     numbers = np.concatenate([np.repeat(seq_idx[:, :1], halo, axis=1), seq_idx], axis=1)
@@ -195,7 +196,7 @@ def _silu_slope(v: Array) -> Array:
 
 
 def _slope_error(v: Array, dtype: np.dtype[Any]) -> Array:
-    """The own error of the derivative of silu."""
+    """The error of the derivative of silu at an exact argument."""
     size = np.abs(_silu_slope(v))
     if dtype == np.float32:
         s, rest = sigmoid(v), sigmoid(-v)
@@ -270,4 +271,4 @@ ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
     "causal_conv1d_bwd": _dense_errors,
     "causal_conv1d_varlen_bwd": _varlen_errors,
 }
-"""By public function: from its arguments but outputs, the errors of `causal_conv1d_bwd_error` by result."""
+"""By public function, a function of its arguments except outputs that returns the errors by result."""

@@ -263,7 +263,7 @@ def convolve_step(
         if cache_seqlens is not None:
             is_moved = (final != start) | is_fresh[chosen][stores]
             state[final[is_moved]] = whole[stores][is_moved]
-            # Of more tokens than the ring has columns, the last remain.
+            # Where there are more tokens than the ring has columns, the last ones remain.
             for t in range(max(number - state_len, 0), number):
                 state[final, :, (ring + t) % state_len] = tokens[stores][:, :, t]
         elif num_accepted_tokens is not None:
@@ -292,7 +292,7 @@ def _after_past(
 
 
 def _states_after(inputs: Array, count: int, parents: Array | None) -> list[Array]:
-    """The states after each of the last `count` of these inputs, of which the others are the state before them."""
+    """The state after each of the last `count` inputs; the inputs before them are the initial state."""
     columns = inputs.shape[2] - count
     if parents is None:
         return [inputs[:, :, t + 1 : t + 1 + columns] for t in range(count)]
@@ -301,7 +301,8 @@ def _states_after(inputs: Array, count: int, parents: Array | None) -> list[Arra
 
 
 def _path_columns(parents: Array, token: int, before: int, count: int) -> Array:
-    """The last `count` inputs up to a token of a tree: numbers of `before` earlier inputs and of tokens behind them."""
+    """Indices of the last `count` inputs on the path to a token of a tree, among `before` earlier inputs and then
+    tokens."""
     path: list[int] = []
     while token >= 0:
         path.insert(0, before + token)

@@ -10,7 +10,7 @@ Array = np.ndarray[Any, Any]
 
 
 def sequence_starts(query_start_loc: Array | None, total: int) -> list[int]:
-    """Where sequences begin and, last, end: all within the tokens there are."""
+    """The starts of sequences and the end of the last one, all within `total`."""
     if query_start_loc is None:
         return [0, total]
     return [min(max(int(start), 0), total) for start in query_start_loc]

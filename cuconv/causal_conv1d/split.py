@@ -87,9 +87,9 @@ class Split:
         )
 
     def write(self, result: reference.Array, arrays: Arrays, where: reference.Array | None = None) -> None:
-        """Hand out the reference's result of all channels, (…, dim, seqlen), to the arrays of the call.
+        """Write the reference's result of all channels, (…, dim, seqlen), to the result arrays of the call.
 
-        Where there is an axis before the channels `where` says which of its entries are written, else which tokens.
+        `where` says which batch entries are written or, when the result has no batch axis, which tokens.
         """
         begin = 0
         for number, (name, (heads, head_dim)) in enumerate(zip(self.names, self.heads(result.shape[-2]), strict=True)):
@@ -106,7 +106,7 @@ class Split:
             np.copyto(out, values.astype(out.dtype), where=is_written)
 
     def _arranged(self, values: reference.Array, shape: tuple[int, ...]) -> reference.Array:
-        """What belongs to channels and tokens, as a result of this shape has them."""
+        """Values (…, channels, seqlen) in the shape of a result."""
         return (values.swapaxes(-1, -2) if self.has_heads else values).reshape(shape)
 
 
@@ -129,7 +129,7 @@ def by_sizes(sizes: Sequence[int]) -> Split:
     try:
         return _by_sizes(*sizes)
     except TypeError:
-        # A size that has no hash is no number, either, and the checks say so.
+        # A size that has no hash is not a number, either; the checks raise the error.
         return _by_sizes.__wrapped__(*sizes)
 
 
@@ -140,9 +140,9 @@ def _by_sizes(*sizes: int) -> Split:
 
 
 def by_heads(*heads: int, qk_l2norm: bool = False, l2norm_eps: float = 0.0) -> Split:
-    """Results for q, k and v, of which `heads` has the numbers of heads, then the channels per head.
+    """Results for q, k and v; `heads` are their numbers of heads, then their channels per head.
 
-    Raises when these are not such numbers.
+    Raises when these are not valid numbers.
     """
     numbers = (*heads, checks.flag("qk_l2norm", qk_l2norm), l2norm_eps)
     if is_traced():
@@ -150,7 +150,7 @@ def by_heads(*heads: int, qk_l2norm: bool = False, l2norm_eps: float = 0.0) -> S
     try:
         return _by_heads(*numbers)
     except TypeError:
-        # An argument that has no hash is no number, either, and the checks say so.
+        # An argument that has no hash is not a number, either; the checks raise the error.
         return _by_heads.__wrapped__(*numbers)
 
 

@@ -32,7 +32,7 @@ def causal_conv1d_varlen_states(
         cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling.
         state_len: number of tokens per sequence, at least 1.
         previous_states: (sequences, dim, state_len), x's dtype: the tokens before each sequence's first, the latest in
-            the last column. So states are carried on from chunk to chunk.
+            the last column: the result for the chunk before.
         out: (sequences, dim, state_len), x's dtype: where to write the result. It must not overlap any other argument.
 
     Returns:

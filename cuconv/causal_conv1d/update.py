@@ -58,94 +58,102 @@ def causal_conv1d_update(
 ) -> Any:
     """Depthwise causal convolution of the next tokens of sequences, as in Dao-AILab's causal-conv1d.
 
-    With the last inputs of a sequence in its slot of conv_state and the new ones in x, for its t-th new token
+    The last inputs of a sequence are in its slot of conv_state, its new inputs in x. For its t-th new token,
 
         out[d, t] = act(bias[d] + sum over w of weight[d, w] * input[d, t - (width - 1) + w]),
 
     summed in float32 (Gu and Dao, "Mamba", 2023, section 3.4). The inputs before the first new token are read from the
     state, and the new inputs are kept there, in one of three ways:
 
-    - By default a state is a row: its last width - 1 columns are the inputs before. It moves left by seqlen, and the
-      new inputs follow. With first_column=0 the row is the first width - 1 columns, and others stay as they are.
-    - With cache_seqlens it is a ring: token t goes to column (cache_seqlens + t) % state_len, and the inputs before are
-      in the width - 1 columns before that of the first token.
-    - With num_accepted_tokens it is the window of speculative decoding. The last call left width - 2 inputs and then
-      those of its tokens, of which num_accepted_tokens were accepted (0 counts as 1). The inputs before are those up to
-      the last accepted one: columns num_accepted_tokens - 1 and following. This call leaves its own in the same way, in
-      the first width - 1 + seqlen - 1 columns, and the columns behind them as they are. A prefill with first_column=0
-      comes before such calls, with one accepted token; and behind a call of one token, calls with first_column=0.
+    - By default a state is a row that ends with the width - 1 preceding inputs. It moves left by seqlen columns, and
+      the new inputs follow. With first_column=0 the row is the first width - 1 columns, and others stay as they are.
+    - With cache_seqlens it is a ring: token t goes to column (cache_seqlens + t) % state_len, and the preceding inputs
+      are in the width - 1 columns before that of the first token, modulo state_len.
+    - With num_accepted_tokens it is the window of speculative decoding. The previous call left width - 2 inputs and
+      then those of its tokens, of which num_accepted_tokens were accepted (0 counts as 1). The preceding inputs are the
+      width - 1 columns from column num_accepted_tokens - 1 on, which end with the last accepted token. This call leaves
+      its inputs in the same way, in the first width - 1 + seqlen - 1 columns, and further columns as they are. The
+      first such call after a prefill with first_column=0 has one accepted token; after such a call of one token, calls
+      with first_column=0 may follow.
 
-    Sequences may have different numbers of tokens, packed one behind the other (query_start_loc), and the tokens of one
-    may be those of a tree (parents). The state after each token may be kept, too, in a buffer or in slots: what a call
-    that ends with this token would leave. A tree leaves the state after its last token.
+    Sequences may have different numbers of tokens, packed one behind the other (query_start_loc), and the tokens of a
+    sequence may form a tree (parents). The state after each token, which a call that ends with this token would leave,
+    may be kept too: in a buffer (intermediate_conv_window) or in slots (token_state_indices). A tree leaves the state
+    after its last token.
 
-    Many tokens in one call, as many calls of one token, and the prefill of `causal_conv1d_varlen_fn` give the same bits
-    as long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch or DLPack ones, all of one
-    kind and on one device, of any strides. The kernel runs on the caller's current stream, and the call waits for
-    nothing, except under CUCONV_CHECK=1, which reads index arrays back and checks them.
+    One call of many tokens, one call for each token, and a prefill by `causal_conv1d_varlen_fn` give the same bits as
+    long as the states hold the values of x exactly. Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and
+    on one device, of any strides. The kernel runs on the caller's current stream, and the call waits for nothing,
+    except under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
-        x: (batch, dim) or (batch, dim, seqlen), packed (tokens, dim), float32, float16 or bfloat16.
+        x: (batch, dim) or (batch, dim, seqlen), or (tokens, dim) with query_start_loc; float32, float16 or bfloat16.
         conv_state: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
-        activation: None, "silu" or "swish" (the same).
+        activation: None, "silu" or "swish", another name of "silu".
         cache_seqlens: (batch,), int32 or int64: the number of tokens that each sequence had before.
-        conv_state_indices: (batch,) or (batch, columns), int32 or int64: the slot of each sequence, its own number when
-            None; of several columns the one in state_column, else the first. A sequence with a slot that is negative,
-            pad_slot_id or outside the pool gives 0, and its state is neither read nor written. Two sequences must not
-            share a slot that one of them writes. Here and in all other arrays by sequence, rows behind those of the
-            batch are ignored.
+        conv_state_indices: (batch,) or (batch, columns), int32 or int64: the slot of each sequence; None: sequence i
+            has slot i. Of several columns state_column chooses one; without it, the first counts. A sequence with a
+            slot that is negative, pad_slot_id or outside the pool gives 0, and no state is read or written for it. Two
+            sequences must not share a slot that one of them writes. Here and in all other arrays with a row per
+            sequence, further rows are ignored.
         query_start_loc: (batch + 1,), int32 or int64, from 0 up to at most tokens, never falling: where sequences
             begin in a packed x, and where the last one ends. An empty sequence leaves its state as it is. Tokens of no
             sequence are padding and give 0.
-        max_query_len: the most tokens of a packed sequence, where that is known: calls of one token are quicker then.
-            Further tokens of a sequence are padding.
-        num_accepted_tokens: (batch,), int32 or int64. A sequence with more accepted tokens, or packed tokens, than the
-            state can hold gives 0, and its state is neither read nor written. state_len must be at least width - 1 +
-            seqlen - 1, with max_query_len in the place of seqlen.
-        intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives
-            the width - 1 inputs that end with each token, of packed sequences those of the first `steps` tokens. A
-            token's window may be the next one's but for a column: strides of steps and columns that are equal. (rows,
-            steps, dim, state_len), without cache_seqlens and num_accepted_tokens: receives the state after each token.
-        intermediate_state_indices: (batch,), int32 or int64: the row there of each sequence, its slot when None. A
-            sequence with a row outside the buffer writes nothing there. Two sequences must not share a row.
-        token_state_indices: (batch, columns), int32 or int64: the slots for the states after single tokens; a state is
-            not kept where there is no column, or a slot that is negative, pad_slot_id or outside the pool. No other
-            state must go there, nor another sequence start there; its own may with disable_state_update. With
-            num_accepted_tokens these are windows for one accepted token. It has no meaning with cache_seqlens.
-        parents: (batch, seqlen), int32 or int64: the number of the token that each follows, less than its own, or else
-            it follows the state, as the first always does. It has no meaning with cache_seqlens, num_accepted_tokens or
-            query_start_loc. seqlen is at most 1024 in trees.
-        retrieve_next_token, retrieve_next_sibling: (batch, seqlen), int32 or int64, both or neither, and in the place
-            of parents: the first child of each token, and the next child of its own parent, -1 for none, as SGLang and
-            TensorRT-LLM have trees. Each leads to a later token, or else it counts for nothing; a token that none leads
-            to follows the first one.
-        retrieve_parent_token: (batch, seqlen), int32 or int64, beside these two: receives the parents, 0 where there is
-            none, in the rows of sequences with results.
+        max_query_len: with query_start_loc only, if known, the largest number of tokens of a sequence: calls with 1 are
+            quicker. Further tokens of a sequence are padding.
+        num_accepted_tokens: (batch,), int32 or int64: how many tokens of its previous call each sequence keeps. A
+            sequence with more accepted or packed tokens than the state can hold gives 0, and its state is neither read
+            nor written. state_len must be at least width - 1 + seqlen - 1; for packed tokens, max_query_len replaces
+            seqlen.
+        intermediate_conv_window: (rows, steps, dim, width - 1), conv_state's dtype, steps at least seqlen: receives the
+            width - 1 inputs that end with each token; of packed sequences, with each of the first `steps` tokens.
+            Windows of successive tokens may overlap in memory, shifted by one column: the strides of steps and columns
+            are equal then. (rows, steps, dim, state_len), without cache_seqlens and num_accepted_tokens: receives the
+            state after each token.
+        intermediate_state_indices: (batch,), int32 or int64: the row of intermediate_conv_window for each sequence;
+            None: its slot. A sequence with a row outside the buffer writes nothing there. Two sequences must not share
+            a row.
+        token_state_indices: (batch, columns), int32 or int64: the slot for the state after each token of a sequence, by
+            column. A state is not kept where there is no column for its token, or where this slot is negative,
+            pad_slot_id or outside the pool. No other state may go to the slot, and no other sequence may start from it;
+            the same sequence may, with disable_state_update. With num_accepted_tokens the states are windows for one
+            accepted token. It must be None with cache_seqlens.
+        parents: (batch, seqlen), int32 or int64: the number of the token that each token follows, at least 0 and less
+            than its own number. With any other number it follows the state, as the first token always does. It must be
+            None with cache_seqlens, num_accepted_tokens or query_start_loc. seqlen is at most 1024 in trees.
+        retrieve_next_token, retrieve_next_sibling: (batch, seqlen), int32 or int64, both or neither, instead of
+            parents: the first child of each token, and its next sibling, -1 for none, as in SGLang and TensorRT-LLM. A
+            link that does not lead to a later token is ignored; a token to which no link leads follows the first one.
+        retrieve_parent_token: (batch, seqlen), int32 or int64, only with these two: receives the parent of each token,
+            0 where there is none. Rows of padding are not written.
         state_column: (batch,), int32 or int64: the column of conv_state_indices for each sequence. One without such a
             column is treated as if its slot were negative.
-        dst_state_indices: (batch,), int32 or int64: the slot that each sequence leaves its state in, the one it starts
-            from when None. What the call would write there goes here instead, with the columns that move; a ring goes
-            here whole. A sequence with a slot here that is negative, pad_slot_id or outside the pool leaves no state.
-            No sequence must leave its state where another one does, or starts.
+        dst_state_indices: (batch,), int32 or int64: the slot in which each sequence leaves its state; None: the slot
+            that it starts from. The columns that the call would write or move there are written here instead; of a
+            ring, all columns. The state is not stored where this slot is negative, pad_slot_id or outside the pool. No
+            sequence may leave its state in a slot in which another one leaves its own, or from which another one
+            starts.
         has_initial_state: (batch,), bool: whether each sequence starts from what its slot holds, else from zeros; true
             when None.
-        disable_state_update: leave conv_state as it is, but for the slots in token_state_indices.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: the same, as engines name it that have a slot, often 0, for no state. Where both are 0 or more they
-            must be equal.
-        pad_output: "zero", or "keep": sequences that would give 0 leave out, which must be given, as it is.
-        first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
-            engines keep them. None: 0 with num_accepted_tokens, else -1; no other value has a meaning with
-            cache_seqlens.
+        disable_state_update: leave conv_state as it is, except for the slots in token_state_indices. With
+            num_accepted_tokens this needs intermediate_conv_window or token_state_indices, which keep the tokens for
+            the next call.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
+        pad_output: "zero": padding and sequences without a slot give 0. "keep": out, which must be given then, keeps
+            its contents there.
+        first_column: which columns of a state longer than width - 1 hold the inputs: the last ones with -1; the first
+            ones, where engines keep them, with 0. None: 0 with num_accepted_tokens, else -1. It must be None with
+            cache_seqlens, and must not be -1 with num_accepted_tokens.
         pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
-            hold. None beside parents, and so are the other two.
+            hold. Gates and residual must be None in trees.
         post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
-        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself. Padding
-            gives 0 all the same.
-        out: shape and dtype of x: where to write the result. It may be x itself, unless there are parents, but must not
-            overlap any other argument.
+        residual: shape and dtype of x: added last, in float32. It may be x itself. Padding gives 0 nevertheless.
+        out: shape and dtype of x: where to write the result. It may be x itself, except in trees, but must not overlap
+            any other argument.
 
     Returns:
         out, its channels contiguous in memory where x's are, of the caller's kind and on the caller's device.
@@ -190,7 +198,8 @@ def step_by_token(
 ) -> Any:
     """`causal_conv1d_update` of x (batch, dim) or (batch, seqlen, dim), for engines that have it so.
 
-    To transpose x and the result takes torch as long as half of the call. Errors name axes as that function does.
+    Transposing x and the result in torch would take half as long as the whole call. Errors name the axes of the public
+    function.
 
     Returns:
         The shape of x, new.
@@ -225,7 +234,7 @@ def step_by_blocks(
     """`causal_conv1d_update` with the window in the first columns and a prefix cache by blocks, for engines.
 
     conv_state_indices (batch, blocks) has the slot of each block. Each sequence starts from the slot in column
-    state_column and leaves its state in that of column block_idx_last_scheduled_token, (batch,) both.
+    state_column (batch,) and leaves its state in the slot in column block_idx_last_scheduled_token (batch,).
 
     Returns:
         out, or a new array of the shape of x.
@@ -277,7 +286,7 @@ def causal_conv1d_update_split(
 ) -> tuple[Any, ...]:
     """`causal_conv1d_update` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
 
-    One kernel writes them all; there is no intermediate result. Arguments and errors are those of
+    One kernel writes all results; there is no intermediate array. Arguments and errors are those of
     `causal_conv1d_update`, and:
 
     Args:
@@ -353,9 +362,9 @@ def causal_conv1d_update_qkv_split(
     residual: Any = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """`causal_conv1d_update` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
+    """`causal_conv1d_update` on the channels q | k | v of linear attention, as in Gated DeltaNet and Kimi Linear.
 
-    One kernel convolves and writes all three; there is no intermediate result. Arguments and errors are those of
+    One kernel convolves and writes all three; there is no intermediate array. Arguments and errors are those of
     `causal_conv1d_update`, and:
 
     Args:
@@ -404,7 +413,7 @@ def _options(
     max_query_len: int | None,
 ) -> tuple[Any, ...]:
     """What `check` takes besides arrays."""
-    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    # The usual arguments are recognised without calling a function: this is on the path of every call.
     if activation is not None:
         checks.activation(activation)
     if (
@@ -472,7 +481,7 @@ _step = Operation(
     absent=EXTRAS,
 )
 _step_by_blocks = replace(_step, name="causal_conv1d_update_by_blocks", check=check_by_blocks)
-# An array that is absent costs a call some time, too.
+# Each argument costs a call some time, even when it is None.
 _step_with_extras = replace(
     _step, inputs=INPUTS + EXTRAS, name="causal_conv1d_update_with_extras", check=check_with_extras, absent=()
 )

@@ -67,56 +67,59 @@ def causal_conv1d_varlen_fn(
     and the slot of an empty sequence, stay as they are. With dst_state_indices the columns of another slot are
     overwritten instead.
 
-    Padding, the tokens of no sequence, gives 0, and so do the tokens of a sequence with a slot that is pad_slot_id,
-    negative or outside the pool: its state is neither read nor written. Two sequences must not share a slot that one of
-    them writes. With CUCONV_CHECK=1 in the environment the index arrays are read back and checked, which waits for the
-    GPU; without it the call waits for nothing, and a captured CUDA graph may be replayed with other sequences of the
-    same total.
+    Padding (tokens of no sequence) gives 0. So do the tokens of a sequence with a slot that is pad_slot_id, negative or
+    outside the pool; such a slot is neither read nor written. Two sequences must not share a slot that one of them
+    writes. With CUCONV_CHECK=1 in the environment the index arrays are read back and checked, which waits for the GPU;
+    otherwise the call waits for nothing, and a captured CUDA graph may be replayed with other sequences of the same
+    total.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; x and out with
     contiguous channels (engines' layout) or contiguous tokens have vector kernels.
 
     Args:
-        x: (dim, total), float32, float16 or bfloat16; or (batch, dim, seqlen), a sequence in each entry of a batch, and
-            then query_start_loc and the gates must be None. Splits take no batch.
+        x: (dim, total), float32, float16 or bfloat16; or (batch, dim, seqlen), one sequence per batch entry, where
+            query_start_loc, gates and residual must be None. Splits take no batch.
         weight: (dim, width), any of these dtypes, width 1 to 16.
         bias: (dim,), weight's dtype or float32.
         conv_states: (slots, dim, state_len), state_len at least width - 1, any of these dtypes; updated in place. None:
-            sequences start from zeros and leave nothing.
+            sequences start from zeros and leave no state.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
             sequence.
-        cache_indices: (sequences,) or (sequences, columns), int32 or int64: the slot of each sequence, its own number
-            when None; of several columns the one in state_column, else the first. Here and in all other arrays by
-            sequence, rows behind those of the sequences are ignored.
+        cache_indices: (sequences,) or (sequences, columns), int32 or int64: the slot of each sequence; None: sequence i
+            has slot i. Of several columns state_column chooses one; without it, the first counts. Here and in all other
+            arrays with a row per sequence, further rows are ignored.
         has_initial_state: (sequences,), bool; false when None.
-        activation: None, "silu" or "swish" (the same).
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
+        activation: None, "silu" or "swish", another name of "silu".
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
         state_column: (sequences,), int32 or int64: the column of cache_indices for each sequence. One without such a
             column is treated as if its slot were negative.
-        dst_state_indices: (sequences,), int32 or int64: the slot that each sequence leaves its last inputs in, the one
-            it starts from when None. A sequence with a slot here that is negative, pad_slot_id or outside the pool
-            leaves none. No sequence must leave its inputs where another one does, or starts.
-        initial_states: (slots, dim, state_len), any of these dtypes: a pool in the place of conv_states that is only
-            read. Every sequence starts from its slot, unless has_initial_state is given, and leaves nothing.
-        null_slot: the same as pad_slot_id, as engines name it that have a slot, often 0, for no state. Where both are 0
-            or more they must be equal.
-        pad_output: "zero", or "keep": padding leaves out, which must be given, as it is.
-        first_column: which columns of longer states hold the inputs: -1 the last ones, 0 the first width - 1, where
-            engines keep them and `causal_conv1d_update` looks for them with num_accepted_tokens. None: the last ones.
+        dst_state_indices: (sequences,), int32 or int64: the slot in which each sequence leaves its last inputs; None:
+            the slot that it starts from. They are not stored where this slot is negative, pad_slot_id or outside the
+            pool. No sequence may leave its inputs in a slot in which another one leaves its own, or from which another
+            one starts.
+        initial_states: (slots, dim, state_len), any of these dtypes: a pool that replaces conv_states and is only read.
+            Sequences leave no state, and all start from their slots unless has_initial_state is given.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
+        pad_output: "zero": padding gives 0. "keep": out, which must be given then, keeps its contents at padding.
+        first_column: which columns of a state longer than width - 1 hold the inputs: the last ones with -1 or None, the
+            first ones with 0. The first ones are where engines keep them, and where `causal_conv1d_update` expects them
+            with num_accepted_tokens.
         snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
-            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order, and
-            those of one sequence next to each other are found soonest. One counts for nothing if its slot is negative,
-            pad_slot_id or outside the pool, if its sequence is empty, padding or does not exist, or if it lies behind
-            the sequence's last token. No two rows or final states must share a slot, and none may have a slot that a
-            sequence starts from, but for the row's own sequence.
-        snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
+            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order; they
+            are found soonest where those of one sequence are neighbours. A row is ignored if its slot is negative,
+            pad_slot_id or outside the pool, if its sequence is empty, padding or does not exist, or if its position
+            exceeds the sequence's length. No two rows or final states may share a slot, and no row may have a slot that
+            another sequence than its own starts from.
+        snapshot_count: (1,), int32 or int64: how many of the rows count, the first ones; None: all.
         snapshot_out: (slots, dim, state_len), state_len at least width - 1, the other states' dtype: where snapshots
-            go, with their last state_len inputs; those before the sequence's first are the columns of its state as far
-            as this has any, then zeros. None: to conv_states, into the columns that final states have.
+            go, each the last state_len inputs before its position. Inputs before the sequence's first token come from
+            its initial state as far as this has columns, and are zeros before that. None: snapshots go to conv_states,
+            into the columns of final states.
         pre_gate: shape and dtype of x: the filter reads pre_gate * x, rounded to x's dtype, which is also what states
             and snapshots hold.
         post_gate: shape and dtype of x: the result, rounded to x's dtype, is multiplied by it, as in LFM2.
-        residual: shape and dtype of x: added to the result behind all else, in float32. It may be x itself.
+        residual: shape and dtype of x: added last, in float32. It may be x itself.
         out: shape and dtype of x: where to write the result. It may be x itself where there are no gates; it must not
             overlap any other argument.
 
@@ -153,10 +156,10 @@ def convolve_by_token(
     pre_gate: Any = None,
     post_gate: Any = None,
 ) -> Any:
-    """`causal_conv1d_varlen_fn` of arrays (total, dim), for engines that have them so: x, the gates and the result.
+    """`causal_conv1d_varlen_fn` with x, the gates and the result as (total, dim), for engines that have them so.
 
-    To transpose four tensors of torch takes as long as half of the call. Here and in the splits by token errors name
-    axes as the public functions do.
+    Transposing four tensors in torch would take half as long as the whole call. Errors name the axes of the public
+    functions, here and in the splits by token.
 
     Returns:
         (total, dim), new.
@@ -184,7 +187,7 @@ def split_by_token(
     first_column: int | None,
     sizes: tuple[int, ...],
 ) -> tuple[Any, ...]:
-    """`causal_conv1d_split` of x (dim, total) with results by token, for engines.
+    """`causal_conv1d_split` of x (dim, total) with results (total, size), for engines.
 
     Returns:
         For every range (total, size), new.
@@ -208,7 +211,7 @@ def qkv_split_by_token(
 ) -> tuple[Any, Any, Any]:
     """`causal_conv1d_qkv_split` of one sequence x (total, dim) without states and activation, for engines.
 
-    heads are the numbers of heads of q, k and v, then the channels per head; the gates are payload_gates.
+    heads are the numbers of heads of q, k and v, then their channels per head; gate and other_gate are payload_gates.
 
     Returns:
         q, k and v, each (1, total, heads, head_dim), new.
@@ -244,9 +247,9 @@ def convolve_by_blocks(
     """`causal_conv1d_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
 
     The arguments are those of vLLM's mode "all" (runtime/blocks.py): cache_indices (sequences, blocks) has the slot of
-    each block of block_size tokens, num_computed_tokens (sequences,) the tokens before those of this call, state_column
-    the block that each sequence starts from. Where the channels of x are contiguous, as vLLM has them, one launch does
-    all; where its tokens are, a small kernel in front finds the snapshots.
+    each block of block_size tokens, num_computed_tokens (sequences,) the number of tokens before this call,
+    state_column the block that each sequence starts from. One launch does all where the channels of x are contiguous,
+    as in vLLM; where its tokens are contiguous, a small kernel finds the snapshots first.
 
     Returns:
         out, or a new array laid out in memory like x.
@@ -289,7 +292,7 @@ def causal_conv1d_split(
 ) -> tuple[Any, ...]:
     """`causal_conv1d_varlen_fn` with a result for each of several ranges of channels, such as x, B and C of Mamba-2.
 
-    One kernel writes them all; there is no intermediate result. Arguments and errors are those of
+    One kernel writes all results; there is no intermediate array. Arguments and errors are those of
     `causal_conv1d_varlen_fn`, and:
 
     Args:
@@ -347,9 +350,9 @@ def causal_conv1d_qkv_split(
     payload_gates: Sequence[Any] | None = None,
     out: Sequence[Any] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as Gated DeltaNet and Kimi have it.
+    """`causal_conv1d_varlen_fn` on the channels q | k | v of linear attention, as in Gated DeltaNet and Kimi Linear.
 
-    One kernel convolves and writes all three; there is no intermediate result. Arguments and errors are those of
+    One kernel convolves and writes all three; there is no intermediate array. Arguments and errors are those of
     `causal_conv1d_varlen_fn`, and:
 
     Args:
@@ -358,11 +361,12 @@ def causal_conv1d_qkv_split(
             head_v.
         qk_l2norm: divide every head y of q and k, after the activation, by sqrt(sum of y * y + l2norm_eps), computed in
             float32 (Yang et al., "Gated Delta Networks", 2024).
-        l2norm_eps: at least 0; without meaning unless qk_l2norm.
+        l2norm_eps: at least 0; used only with qk_l2norm.
         payload: (total, channels of k and v + 2 * gate heads), x's dtype: where to write what a later replay of the
-            tokens needs, a row for each of x's tokens: its k and v as they are in x, then its rows of both
+            tokens needs. Row t has the channels k and v of x at token t, before the convolution, then row t of both
             payload_gates.
-        payload_gates: two arrays (total, gate heads) of x's dtype, for payload.
+        payload_gates: two arrays (total, gate heads) of x's dtype, copied to payload. Beside payload, and with
+            qk_l2norm, pre_gate, post_gate and residual must be None.
         out: (q, k, v), each (1, total, heads, head_dim) of x's dtype and any strides, or None.
 
     Returns:
@@ -407,7 +411,7 @@ def _run(
     pad_output: str,
     first_column: int | None,
 ) -> Sequence[Any]:
-    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    # The usual arguments are recognised without calling a function: this is on the path of every call.
     if activation is not None:
         checks.activation(activation)
     if null_slot is first_column is None and pad_slot_id is slots.NONE and pad_output is slots.ZERO:
@@ -463,7 +467,7 @@ _packed = Operation(
 _packed_by_blocks = replace(
     _packed, inputs=INPUTS + BLOCKS, name="causal_conv1d_varlen_by_blocks", check=check_by_blocks
 )
-# An array that is absent costs a call some time, too.
+# Each argument costs a call some time, even when it is None.
 _packed_with_extras = replace(
     _packed, inputs=INPUTS + EXTRAS, name="causal_conv1d_varlen_with_extras", check=check_with_extras, absent=()
 )

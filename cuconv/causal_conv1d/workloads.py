@@ -65,7 +65,7 @@ def head_shapes(options: dict[str, int]) -> list[tuple[int, int]]:
 
 
 def first_heads(options: dict[str, int]) -> tuple[tuple[int, ...], dict[str, int]]:
-    """The channels of the first head of each of q, k and v, and the options that call them all there are."""
+    """The channels of the first head of q, k and v, and the options of a call on these heads alone."""
     kept: list[int] = []
     begin = 0
     for heads, size in head_shapes(options):
@@ -75,11 +75,11 @@ def first_heads(options: dict[str, int]) -> tuple[tuple[int, ...], dict[str, int
 
 
 OVER, GATED = PREFILLS = ("over", "gated")
-"""Prefill besides the usual one: with results over x; with both gates and a residual, as a layer of LFM2 has them."""
+"""Forms of prefill besides the usual one: with results over x, or with both gates and a residual as in LFM2."""
 
 
 def gate_arrays(x: Array) -> dict[str, Array]:
-    """Both gates and a residual. Halves in front, so that what the filter reads is the same before it is rounded."""
+    """Both gates and a residual. pre_gate is 1/2, so that its product with x is exact."""
     return {"pre_gate": replace(x, low=0.5, high=0.5), "post_gate": x, "residual": x}
 
 
@@ -123,13 +123,14 @@ def causal_conv1d_bwd(
 
 
 def _parameter_gradients(x: Array, dim: int, width: int, element: DType, bias: bool) -> dict[str, Array]:
-    """The results of a backward convolution but those of states."""
+    """The results of a backward convolution, except for states."""
     filters = filter_arrays(dim, width, element, bias)
     return {"dx": x, **{f"d{name}": array for name, array in filters.items()}}
 
 
 def _backward_options(bias: bool, silu: bool) -> dict[str, Any]:
-    """Without a bias its absence is said, for it stands before dout."""
+    """The options of a backward call; bias is passed as None explicitly, because it is a positional argument before
+    dout."""
     return activation(silu) | ({} if bias else {"bias": None})
 
 
@@ -140,7 +141,7 @@ def _parameter_cuts(dim: int) -> dict[str, Cut]:
 def packed(
     sequences: str, dim: int, width: int, element: DType, contiguous: str, bias: bool, snapshots: int = 0
 ) -> tuple[dict[str, Array], dict[str, Cut]]:
-    """Packed sequences that each go on from a state of its own in a pool; channels cut out of them all."""
+    """Packed sequences that each start from a state in a pool, and the cut that keeps some channels of all arrays."""
     counts = lengths(sequences)
     n, total = len(counts), sum(counts)
     kept = snapshot_rows(counts, snapshots)
@@ -149,7 +150,7 @@ def packed(
     arrays = {
         "x": Array((dim, total), element, (1, 0) if is_by_channel else (0, 1)),
         **filters,
-        # Read and written, but for the empty sequences'.
+        # Read and written, except for empty sequences.
         "conv_states": Array(
             (n + len(kept), dim, width - 1), element, (0, 2, 1) if is_by_channel else (0, 1, 2),
             touched=(2 * (n - counts.count(0)) + len(kept)) * dim * (width - 1),
@@ -190,7 +191,7 @@ def causal_conv1d_varlen_fn(
 
 
 def _by_blocks(sizes: dict[str, Any]) -> Workload:
-    """The same prefill with a prefix cache by blocks."""
+    """Packed prefill with a prefix cache by blocks."""
     usual = without_zero({**sizes, "blocks": 0}, "blocks")
     if usual.keys() & {"snapshots", "form"}:
         raise ValueError("blocks: got snapshots or a form, too; wanted blocks alone")
@@ -213,7 +214,7 @@ def causal_conv1d_varlen_bwd(
     sequences: str = "16x512", dim: int = 8192, width: int = 4, dtype: str = "bfloat16", contiguous: str = CHANNELS,
     bias: bool = True, silu: bool = True,
 ) -> Workload:  # fmt: skip
-    """The gradients of packed sequences that each start from a state of its own."""
+    """The gradients of packed sequences that each start from a state."""
     sizes = dict(locals())
     element = element_of(dtype)
     arrays, cuts = packed(sequences, dim, width, element, contiguous, bias)
@@ -233,7 +234,7 @@ def causal_conv1d_split(
     sequences: str = "16x512", parts: str = "4096,1024,1024", width: int = 4, dtype: str = "bfloat16",
     contiguous: str = CHANNELS, bias: bool = True, silu: bool = True,
 ) -> Workload:  # fmt: skip
-    """Packed prefill with a result for every part: x, B and C of Mamba-2, unless said otherwise."""
+    """Packed prefill with a result for every part; by default x, B and C of Mamba-2."""
     sizes = dict(locals())
     split = parts_of(parts)
     arrays, cuts = packed(sequences, sum(split), width, element_of(dtype), contiguous, bias)
@@ -293,14 +294,14 @@ def causal_conv1d_varlen_states(
 def step(
     batch: int, dim: int, tokens: int, width: int, element: DType, contiguous: str, bias: bool
 ) -> tuple[dict[str, Array], dict[str, Cut]]:
-    """One token of every sequence, or several; channels cut out of them all.
+    """One token of every sequence, or several, and the cut that keeps some channels of all arrays.
 
-    The states: with contiguous tokens width columns each, as causal-conv1d has them, one a sequence and in order; with
-    contiguous channels width - 1, in a pool with an index array, as serving engines do.
+    With contiguous tokens each state has width columns, one per sequence in order, as in causal-conv1d. With contiguous
+    channels it has width - 1 columns, in a pool with an index array, as in serving engines.
     """
     is_pool = choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS
     columns = width - 1 if is_pool else width
-    # The columns that stay are read, all are written: none is moved by memory.
+    # The columns that stay are read, and all columns are written.
     kept_columns = max(width - 1, columns - tokens)
     shape = (batch, dim, tokens) if tokens > 1 else (batch, dim)
     arrays = {
@@ -318,8 +319,8 @@ def step(
 
 
 DENSE, PACKED, MOVED, WINDOWS, STATES, TREE = FORMS = ("dense", "packed", "moved", "windows", "states", "tree")
-"""Decode steps: the usual one; the same with packed tokens; with another slot for each state; with the inputs before
-each next token, or whole states, in a buffer; of trees with such inputs.
+"""Forms of a decode step: the usual one; packed tokens; another slot for each new state; in a buffer, the inputs before
+each next token, or whole states; trees with such inputs in a buffer.
 """
 
 

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.error(str(error))
         return CANNOT
     except ValueError as error:
-        # A check's words on what is wrong with an argument.
+        # The error is a check's message about an argument.
         console.error(str(error))
         return USAGE
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Types of options. Each refuses a value that makes no sense with an error that shows it and says what is wanted."""
+"""Types of options. Each refuses an invalid value with an error that shows the value and says what is wanted."""
 
 from __future__ import annotations
 

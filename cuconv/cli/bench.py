@@ -1,4 +1,5 @@
-"""`cuconv bench`: times of functions on one GPU, beside a copy of as many bytes and beside other libraries."""
+"""`cuconv bench`: times of functions on one GPU, beside a copy of the same number of bytes and beside other
+libraries."""
 
 from __future__ import annotations
 
@@ -209,7 +210,7 @@ def _function(
         if not rows[-1].is_right and not machine.is_alive():
             return False
         ours = rows[0].kernel_us
-        # Host times are those of public functions.
+        # Only public functions have host times.
         if ours and not workload.through and (smallest is None or _size(workload) < _size(smallest[0])):
             smallest = workload, ours.p50
     if not options.no_host and smallest is not None:
@@ -220,7 +221,7 @@ def _function(
 
 
 def _size(workload: Workload) -> tuple[bool, int]:
-    """What workloads are compared by: those that other libraries have, too, come first."""
+    """The key that workloads are ordered by: workloads that other libraries have, too, come first."""
     return not workload.is_common, workload.bytes_moved
 
 
@@ -255,7 +256,8 @@ def title(function: str) -> Iterator[str]:
 
 
 def lines(workload: Workload, rows: Sequence[Kernel]) -> Iterator[str]:
-    """The lines of one workload. That of cuconv has its speed-up over the best other library, theirs that over each."""
+    """The lines of one workload. cuconv's line has its speed-up over the best other library, the others' lines that
+    over each of them."""
     ours = rows[0].kernel_us
     for row in rows:
         is_ours = row.library == OURS

@@ -38,10 +38,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         raise CannotRun(f"no GPU can be used ({reason}), so nothing was checked; `cuconv doctor` says what is missing")
     numbers = _devices(options.device)
     gpus = {number: present(number) for number in numbers}
-    # Asked before the checks, for a GPU that is lost answers nothing.
+    # This is asked before the checks, because a lost GPU does not answer.
     machines = {number: _machine(number) for number in numbers}
     chosen = list(cases(options.op or MAKERS, options.dtype or DTYPES))
-    # One for each GPU that differs: the choice of kernels depends on its multiprocessors.
+    # Kernels are chosen for each different GPU, because the choice depends on its multiprocessors.
     planned = {(gpu.capability, gpu.multiprocessors): gpu for gpu in gpus.values()}
     kernels: set[Kernel] = set()
     start = time.perf_counter()

@@ -11,8 +11,8 @@ import sys
 from typing import Any, TextIO
 
 OK, WRONG, USAGE, CANNOT = 0, 1, 2, 3
-"""Exit codes, in this order: all is well; a result or a file is wrong, or something is missing; the command line makes
-no sense; this machine cannot do it.
+"""Exit codes, in this order: all is well; a result or a file is wrong, or something is missing; the command line is
+invalid; this machine cannot run the command.
 """
 
 READER_GONE = 128 + 13
@@ -28,13 +28,13 @@ _MOST_COLUMNS, _BAR = 110, 30
 
 
 class CannotRun(Exception):
-    """A command's work is impossible on this machine. The text says why and what would help."""
+    """Raised when a command cannot run on this machine. The text says why, and what would help."""
 
 
 def open_closed_streams() -> None:
     """Open the standard streams that were closed when the process began: what is written to them is lost.
 
-    Else the next file that is opened takes the number of one, and gets what libraries write to that stream.
+    Otherwise the next file that is opened would take the number of such a stream, and get what libraries write to it.
     """
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         number = os.open(os.devnull, os.O_RDWR)
@@ -49,7 +49,8 @@ def open_closed_streams() -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Lose what a stream still holds and what follows. Else Python, which flushes it at its end, would complain."""
+    """Discard what a stream still holds and what follows. Otherwise Python, which flushes it at exit, would
+    complain."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -79,7 +80,8 @@ class Console:
             print(_shown(text, self._out), file=self._out, flush=True)
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """Show how far a long command is: one line that is written over, only where standard error is a terminal."""
+        """Show the progress of a long command in one line that is overwritten, only where standard error is a
+        terminal."""
         if self._err.isatty():
             # A line that wraps could not be wiped. The last column stays free, where some terminals wrap already.
             columns = min(_MOST_COLUMNS, _columns(self._err) - 1)

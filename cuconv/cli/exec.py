@@ -32,7 +32,7 @@ def own_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run the program; its exit code."""
+    """Run the program; returns its exit code."""
     if (options.module is None) == (options.program is None):
         raise ValueError("program: got none; wanted a file, or -m and a module")
     if options.program is not None and not Path(options.program).is_file():
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        # As Python ends a program, and not as this command line ends for errors of its own.
+        # The program ends as under Python, and not as this command line ends for its own errors.
         sys.excepthook(type(error), error, error.__traceback__)
         return WRONG
     return OK

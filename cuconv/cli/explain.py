@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 def _predict(workload: Workload, launches: int, gpu: Gpu) -> dict[str, Any]:
     """Lower bounds of the call's time in seconds, None where the GPU's numbers are not known."""
     copy, exponentials = gpu.copy_seconds(workload.bytes_moved), None
-    # Every launch but the first waits for the one before it.
+    # Every launch except the first waits for the one before it.
     waiting = EMPTY_KERNEL * max(0, launches - 1)
     if workload.exponentials:
         exponentials = gpu.exponential_seconds(workload.exponentials)

@@ -1,4 +1,4 @@
-"""Findings of `cuconv doctor`, and probes that make them whatever else is broken."""
+"""Findings of `cuconv doctor`, and probes that work even if other parts are broken."""
 
 from __future__ import annotations
 

@@ -48,10 +48,10 @@ SHORT = 64
 """Tokens of each of many packed sequences: few enough for every kernel of short ones."""
 
 LESS_SHORT = 256
-"""The same, too many for convolutions that have states in shared memory."""
+"""Tokens of each of many packed sequences: too many for convolutions with states in shared memory."""
 
 AVERAGES, COUNTS = (12, 24, 40, 72, 100, 150, 250, 400), (*range(1, 17), 24, 32, 48, 64, 128, 256)
-"""Tokens of packed sequences on average, and how many there are: a scan's kernel depends on both."""
+"""Mean tokens of packed sequences, and numbers of sequences: a scan's kernel depends on both."""
 
 BATCHES = (*range(1, 65), *(2**power * part // 8 for power in range(6, 12) for part in range(9, 17)))
 """Sequences of decode steps: each number up to 64, and 8 numbers between each power of two and the next."""
@@ -128,7 +128,7 @@ def _kernels_on(
 ) -> list[Kernel]:
     """The kernels that the calls asked for launch on known GPUs of a capability and on those that are here.
 
-    They depend on the number of multiprocessors; `kernels` are those of the reference.
+    Kernels depend on the number of multiprocessors; `kernels` are those of the reference GPU.
     """
     gpus = [gpu for gpu in (*KNOWN.values(), *here) if gpu.capability == capability] or [REFERENCE]
     found: dict[Kernel, None] = {}
@@ -173,7 +173,7 @@ def _shaped(options: argparse.Namespace, dtype: str) -> Iterator[Workload]:
     (function,) = options.op
     for shape in options.shape:
         for sizes in _widths(options, function):
-            # A dtype or width in the shape itself takes the place of the option's.
+            # A dtype or width in the shape replaces that of the option.
             yield parse(function, shape, dtype=dtype, **sizes)
 
 
@@ -192,10 +192,10 @@ def calls_of(model: str, dtype: str, functions: Container[str] = MAKERS) -> Iter
 
 
 def _other_state(workload: Workload, dtype: str) -> str | None:
-    """The dtype of states in calls that are else like this one."""
+    """The dtype of states in further calls that are otherwise like this one."""
     if "state_dtype" in workload.sizes:
         return "float32"
-    # vLLM scans so, and has states in the dtype of the model.
+    # vLLM scans in this way, and has states in the dtype of the model.
     is_by_channel = workload.sizes.get("contiguous") == CHANNELS
     return dtype if workload.function == "selective_scan_varlen_fn" and is_by_channel else None
 
@@ -206,12 +206,12 @@ def _prefills(model: str, dtype: str, functions: Container[str]) -> Iterator[Wor
     for tokens in TOKENS:
         yield from of_model(model, dtype, tokens, (), str(tokens), functions)
         yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, SHORT)), packed)
-        # Convolutions have kernels for less short sequences, for those of a few tokens and for those of one.
+        # Convolutions have separate kernels for longer sequences, for sequences of a few tokens and for single tokens.
         for length in (LESS_SHORT, 3, 1):
             yield from of_model(model, dtype, tokens, (), _lengths(tokens, ceil_div(tokens, length)), convolutions)
     scans = [function for function in packed if function.startswith("selective_scan")]
     divided = [*product(AVERAGES, COUNTS, (0, 1, 2, 4))]
-    # The shape of the tiles of long sequences depends on their number, and not monotonically; and all tokens may be no
+    # The tile shape of long sequences depends on their number, and not monotonically; and the total may not be a
     # multiple of a vector.
     divided += [(PROMPT, count, rest) for count in range(1, MOST_TOKENS // PROMPT + 1) for rest in (0, 1)]
     for average, count, rest in divided:
@@ -225,7 +225,8 @@ def _steps(model: str, dtype: str, functions: Container[str]) -> Iterator[Worklo
 
 
 def _lengths(tokens: int, count: int) -> str:
-    """`count` packed sequences with `tokens` in all. The last has them: no kernel depends on how they are divided."""
+    """`count` packed sequences with `tokens` tokens in all. The last one has all of them, because no kernel depends on
+    how tokens are divided."""
     return f"{count - 1}x0+{tokens}" if count > 1 else str(tokens)
 
 

@@ -1,4 +1,4 @@
-"""Functions with the names, argument lists and meaning of serving engines', computed by cuconv; no engine is imported.
+"""Serving engines' functions, with their names, argument lists and meaning, computed by cuconv; no engine is imported.
 
 A module per engine, `vllm`, `sglang`, `sgl_kernel`, `tensorrt_llm`, `megatron`, `tokenspeed` and `flashinfer`, says
 which version it follows. Its functions translate an engine's conventions and call cuconv's public functions; its

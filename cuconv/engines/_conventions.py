@@ -1,4 +1,4 @@
-"""What the adapters of several engines share: conventions of theirs, by the arguments of cuconv's functions."""
+"""Conventions that several engines share, in terms of the arguments of cuconv's functions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cuconv.runtime.errors import message, one_of
 from cuconv.selective_state_update import update as state_update
 
 OVER_X = {"out": "x"}
-"""What an engine calls the result that overwrites x, by cuconv's name."""
+"""An engine's name for the result that overwrites x, by cuconv's name."""
 
 
 def refuse(argument: str, got: object, wanted: object) -> NoReturn:
-    """Raise the error for an argument of an engine that cuconv gives no meaning."""
+    """Raise the error for an engine's argument that cuconv does not support."""
     raise ValueError(message(argument, got, wanted))
 
 
 def rename(error: Exception, names: Mapping[str, str]) -> None:
-    """Let an error name arguments as an engine does: `names` has what they are called there by cuconv's names.
+    """Let an error name arguments as an engine does: `names` maps cuconv's names to the engine's.
 
-    One of several arrays in an argument may have a name of its own: `payload_gates[0]`.
+    A single array of an argument may have its own name: `payload_gates[0]`.
     """
 
     def named(found: re.Match[str]) -> str:
@@ -34,14 +34,14 @@ def rename(error: Exception, names: Mapping[str, str]) -> None:
 
 
 def states_have_no_scales(error: Exception, argument: str, states: Any) -> None:
-    """Raise the error for states of codes instead of one for missing scales, which the engine does not have."""
+    """Replace an error for missing scales, an argument that the engine lacks, by one for states of codes."""
     if str(error).startswith("state_scale: got None"):
         got = str(states.dtype).removeprefix("torch.")
         raise TypeError(message(argument, f"dtype {got}", one_of(FLOATS))) from None
 
 
 def of_rank(argument: str, array: Any, *ranks: int) -> Any:
-    """A tensor the shape or strides of which an adapter looks at before cuconv's functions check them."""
+    """An argument with one of these ranks, checked here where an adapter itself needs its shape."""
     try:
         axes = array.dim()
     except AttributeError:
@@ -52,14 +52,14 @@ def of_rank(argument: str, array: Any, *ranks: int) -> Any:
 
 
 def silu(activation: Any) -> Any:
-    """An activation by its name, or whether there is one, as its name or None."""
+    """The name of an activation, or None, from a name or a flag."""
     if isinstance(activation, bool):
         return "silu" if activation else None
     return activation
 
 
 def first_column(states: Any) -> int | None:
-    """Where engines have the window in longer states: in the first columns. Without states there is no such place."""
+    """`first_column` of cuconv's functions: engines have the window in the first columns; None without states."""
     return None if states is None else 0
 
 
@@ -77,7 +77,7 @@ def conv_in_place(
 ) -> Any:
     """The prefill of the CUDA kernels of SGLang and TensorRT-LLM: x is (dim, total) or (batch, dim, seqlen).
 
-    They have the window in the first columns of longer states, other than their decode steps.
+    Unlike their decode steps, these have the window in the first columns of longer states.
 
     Returns:
         x, overwritten, where its tokens are contiguous or it must be; else a new array. Padding keeps x, or in a new

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Modules = Mapping[str, Mapping[str, Callable[..., Any]]]
-"""By an engine's module, by name, the function to put there."""
+"""For each engine module, the functions to put there, by name."""
 
 
 def install(modules: Modules, needed: str | None = None) -> tuple[str, ...]:
@@ -18,8 +18,8 @@ def install(modules: Modules, needed: str | None = None) -> tuple[str, ...]:
 
     Args:
         modules: the functions. A module or name that the installed version does not have is left out.
-        needed: an argument that an engine's function must have if cuconv's has it. One without it is of a version in
-            which arguments mean something else: it stays as it is, and a warning says so.
+        needed: an argument that an engine's function must have if cuconv's has it. A function without it is of a
+            version in which arguments mean something else: it stays as it is, with a warning.
 
     Returns:
         The full names of the functions that have been replaced.
@@ -49,7 +49,7 @@ def install(modules: Modules, needed: str | None = None) -> tuple[str, ...]:
 
 
 def _has(function: Callable[..., Any], argument: str) -> bool:
-    """Whether a function has an argument; true where it does not say which ones it has."""
+    """Whether a function has an argument; true where its signature is not known."""
     try:
         return argument in inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What adapters compute on the device before cuconv's kernels, with torch: nothing is awaited."""
+"""What adapters compute on the device with torch before cuconv's kernels, without waiting for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 KEPT = 4096
-"""Elements that a constant array has at least."""
+"""Least number of elements of a constant array."""
 
 _constants: dict[tuple[Any, ...], Any] = {}
 
@@ -45,9 +45,10 @@ def _length(count: int) -> int:
 def _constant(make: Callable[..., Any], like: Any, dtype: Any, length: int) -> Any:
     """What `make` gives for these arguments behind torch.
 
-    It is kept for good, for CUDA graphs may read it, unless it is made while one is captured, the memory of which is
-    the graph's. One without memory, which torch makes where it traces, is not kept, and `like` without memory gets no
-    other. One that is kept is no tensor of inference mode: autograd must be able to follow calls that read it later.
+    It is kept for good, because CUDA graphs may read it. It is not kept when it is made during a graph's capture,
+    because its memory is then the graph's, or when torch traces, because it has no memory then; a `like` without memory
+    gets no kept one. It is never a tensor of inference mode, because autograd must be able to follow later calls that
+    read it.
     """
     key = make, like.__class__, like.device, dtype, length
     found = _constants.get(key)

@@ -26,11 +26,11 @@ NAMES = {
     "ring_live": "prev_num_accepted_tokens",
     "window": "max_window",
 }
-"""What FlashInfer calls arguments, by cuconv's names."""
+"""FlashInfer's names of arguments, by cuconv's names."""
 
 
 class TooManyTokensError(ValueError, AssertionError):
-    """More tokens than a call can take: FlashInfer raises an AssertionError for it, cuconv a ValueError."""
+    """More tokens than a call can take, for which FlashInfer raises an AssertionError and cuconv a ValueError."""
 
 
 def selective_state_update(
@@ -64,12 +64,12 @@ def selective_state_update(
     """FlashInfer's `flashinfer.mamba.selective_state_update` by `cuconv.selective_state_update`.
 
     x is (batch, nheads, headdim) or (batch, dim); (batch, tokens, nheads, headdim); or with cu_seqlens (tokens, nheads,
-    headdim). Where x has no heads, arrays without them stand for one; with cache_steps, those without tokens for one.
-    Of several tokens the states go to intermediate_states_buffer, of cache_steps steps where these are given; or to
-    dst_state_batch_indices, whatever disable_state_update is; or the last one to the slot that it came from, which
-    num_accepted_tokens chooses among the columns of state_batch_indices. Of a single token without cache_steps the
-    buffer and num_accepted_tokens have no effect. Slots in state_batch_indices that are pad_slot_id or negative give 0.
-    States may be int16 with scales. algorithm and backend only choose kernels of FlashInfer.
+    headdim). Without heads in x there is one head, and with cache_steps an x without tokens has one token. The states
+    after several tokens go to intermediate_states_buffer, which has cache_steps steps where these are given; or to
+    dst_state_batch_indices, whatever disable_state_update is. Otherwise the last one goes to the slot that it came
+    from, which num_accepted_tokens chooses among the columns of state_batch_indices. With a single token and without
+    cache_steps, the buffer and num_accepted_tokens have no effect. Slots in state_batch_indices that are pad_slot_id or
+    negative give 0. States may be int16 with scales. algorithm and backend only choose kernels of FlashInfer.
 
     Returns:
         out, new where it is None.
@@ -86,7 +86,7 @@ def selective_state_update(
     try:
         axes = x.dim()
     except AttributeError:
-        # cuconv's function says what x is.
+        # cuconv's function raises the error for such an x.
         axes = 3
     if axes == 2 or (cache_steps and axes == 3 and cu_seqlens is None):
         has_tokens = cache_steps > 0 and cu_seqlens is None
@@ -233,12 +233,11 @@ def checkpointing_ssu(
     """FlashInfer's `flashinfer.mamba.checkpointing_ssu` by `cuconv.selective_state_update_replay`.
 
     x is (batch, tokens, nheads, headdim) or, with cu_seqlens and max_seqlen, (1, tokens, nheads, headdim). The rings
-    x_cache, B_cache and dt_cache, contiguous behind their slots, have as many rows as live tokens may be, 1 to 32, and
-    those of one call together.
-    Before there would be more live tokens, those that are there are put in the state, also where batches are small; the
-    caller moves ring_start and prev_num_accepted_tokens, (slots,), int32, of equal strides.
-    d_split, enable_pdl, the scratch cb_scaled, cumAdt_vec and cb_old, precompute_heads_per_cta and algorithm, which
-    must be what FlashInfer takes, have no effect.
+    x_cache, B_cache and dt_cache are contiguous behind their slots. Their rows are the most live tokens, 1 to 32, plus
+    the tokens of one call. Before there would be more live tokens, those in the rings are folded into the state, also
+    in small batches. The caller moves ring_start and prev_num_accepted_tokens, (slots,), int32, of equal strides.
+    d_split, enable_pdl, the scratch cb_scaled, cumAdt_vec and cb_old, precompute_heads_per_cta and algorithm must be
+    valid for FlashInfer, but have no effect.
 
     Returns:
         out.

@@ -16,7 +16,7 @@ NAMES = {
     "cache_indices": "fewer sequences",
     "intermediate_state_indices": "fewer slots",
 }
-"""What Megatron-LM calls arguments, by cuconv's names, and what helps instead of those that it does not have."""
+"""Megatron-LM's names of arguments, by cuconv's names; for arguments that it lacks, what to change instead."""
 
 
 def causal_conv1d_update(
@@ -32,7 +32,7 @@ def causal_conv1d_update(
 
     x is (batch, dim) or (batch, seqlen, dim), conv_state (slots, dim, state_len) with the window in the last columns.
     intermediate_conv_states (slots, seqlen, dim, state_len) receives the whole state after each token, by slot.
-    silu_activation is "silu"; anything else, true among it, is no activation. A negative slot gives 0.
+    silu_activation "silu" is SiLU; anything else, even true, is no activation. A negative slot gives 0.
 
     Returns:
         The shape of x, new.
@@ -85,11 +85,11 @@ def causal_conv1d_varlen_carry_states(
 ) -> Any:
     """Megatron-LM's `common.causal_conv1d_varlen.causal_conv1d_varlen_carry_states` by cuconv's varlen_states.
 
-    x is (total, dim), previous_states (sequences, dim, width). token_indices, prev_columns and from_slice, in which
-    other versions have what follows from cu_seqlens, have no effect.
+    x is (total, dim), previous_states (sequences, dim, width). token_indices, prev_columns and from_slice, which other
+    versions compute from cu_seqlens beforehand, have no effect.
 
     Returns:
-        (sequences, dim, width), new: the last inputs of each sequence, before its first token those of previous_states.
+        (sequences, dim, width), new: the last inputs of each sequence, preceded by those of previous_states.
     """
     width = conventions.of_rank("previous_states", previous_states, 3).shape[2]
     try:

@@ -1,6 +1,6 @@
 """SGLang's functions of its CUDA kernels, version 0.5.23, by cuconv.
 
-They are those of sglang.srt.layers.attention.mamba.causal_conv1d. Results overwrite x, and padding keeps x.
+They replace sglang.srt.layers.attention.mamba.causal_conv1d. Results overwrite x, and padding keeps x.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from cuconv.engines import _conventions as conventions
 from cuconv.engines import _installing as installing
 
 OPERATOR_NAMES = {"bias": "bias_", "activation": "silu_activation"}
-"""What SGLang's operators call arguments, by cuconv's names."""
+"""Names of arguments of SGLang's operators, by cuconv's names."""
 
 
 class UnsupportedDtypeError(TypeError, RuntimeError):
-    """A dtype of x that no kernel takes: SGLang raises a RuntimeError for it, cuconv a TypeError."""
+    """A dtype of x that no kernel takes, for which SGLang raises a RuntimeError and cuconv a TypeError."""
 
 
 def causal_conv1d_fn(
@@ -32,8 +32,8 @@ def causal_conv1d_fn(
 ) -> Any:
     """SGLang 0.5.23's `causal_conv1d_fn` of its CUDA kernels by `cuconv.causal_conv1d_varlen_fn`.
 
-    x is (dim, total), with query_start_loc packed, or (batch, dim, seqlen). Longer states have the window in the first
-    columns. Further arguments have no effect.
+    x is (dim, total) with query_start_loc, or (batch, dim, seqlen). Longer states have the window in the first columns.
+    Further arguments have no effect.
 
     Returns:
         x, overwritten, where its tokens are contiguous; else a new array.
@@ -58,7 +58,7 @@ def causal_conv1d_update(
 ) -> Any:
     """SGLang 0.5.23's `causal_conv1d_update` of its CUDA kernels by `cuconv.causal_conv1d_update`.
 
-    x is (batch, dim) or (batch, dim, seqlen), the live columns the last ones, or with cache_seqlens a ring.
+    x is (batch, dim) or (batch, dim, seqlen). A state is the last columns, or with cache_seqlens a ring.
 
     Returns:
         x, overwritten.
@@ -115,7 +115,7 @@ def causal_conv1d_update_operator(
 
 
 def _say_as_sglang(error: Exception) -> None:
-    """Let errors that programs know by SGLang's words have these, too."""
+    """Let errors that programs recognise by SGLang's words contain these words, too."""
     said = str(error)
     if said.startswith("has_initial_state: got dtype"):
         error.args = (f"{said} (has_initial_state must be a bool tensor)",)

@@ -1,7 +1,7 @@
 """SGLang's functions of sglang.kernels.ops.mamba, version 0.5.23, by cuconv.
 
-Those of Triton are here; those of the CUDA kernels, which have the same names, are in `sgl_kernel`. Outputs of padding,
-which SGLang leaves uninitialised, are zeros.
+The Triton functions are here; the functions of CUDA kernels, which have the same names, are in `sgl_kernel`. Outputs of
+padding, which SGLang leaves uninitialised, are zeros.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES = {
     "philox_rounds": "cache_philox_rounds",
     "rand_seed": "enable_stochastic_rounding",
 }
-"""What SGLang calls arguments, by cuconv's names."""
+"""SGLang's names of arguments, by cuconv's names."""
 
 GATED_NAMES = {
     "pre_gate": "b",
@@ -29,7 +29,7 @@ GATED_NAMES = {
     "conv_state": "state",
     "conv_state_indices": "cache_indices",
 }
-"""The same of its convolutions with gates."""
+"""SGLang's names of arguments of its convolutions with gates, by cuconv's names."""
 
 
 def causal_conv1d_fn(
@@ -91,10 +91,10 @@ def causal_conv1d_update(
 ) -> Any:
     """SGLang 0.5.23's `causal_conv1d_triton.causal_conv1d_update` by `cuconv.causal_conv1d_update`.
 
-    x is (batch, dim) or (batch, dim, seqlen). The live slots advance by all tokens, beside intermediate windows, too,
-    which may overlap in memory; with a tree, by the path to the last token. retrieve_parent_token receives the parents
-    of the tree. num_accepted_tokens is the name that num_accept_tokens had in older versions, in which rows of
-    intermediate windows were slots, as they are here without intermediate_state_indices. cache_seqlens, metadata and
+    x is (batch, dim) or (batch, dim, seqlen). The live slots advance by all tokens, also when intermediate windows are
+    kept, which may overlap in memory; in a tree they advance by the path to the last token. retrieve_parent_token
+    receives the parents of the tree. num_accepted_tokens is the older name of num_accept_tokens. Rows of intermediate
+    windows are slots, as in older versions, unless intermediate_state_indices is given. cache_seqlens, metadata and
     validate_data have no effect, as in SGLang.
 
     Returns:
@@ -279,8 +279,8 @@ def fused_lfm_short_conv_prefill(
 ) -> Any:
     """SGLang 0.5.23's `lfm_short_conv.fused_lfm_short_conv_prefill` by `cuconv.causal_conv1d_varlen_fn`.
 
-    c * conv(b * x), each (tokens, dim), where b * x, which the pool (slots, dim, width - 1) keeps, and the convolution
-    are rounded to the dtype of x. max_seq_len has no effect. Padding gives 0, not c * b * x.
+    c * conv(b * x), each (tokens, dim), where b * x and the convolution are rounded to the dtype of x. The pool (slots,
+    dim, width - 1) keeps b * x. max_seq_len has no effect. Padding gives 0, not c * b * x.
 
     Returns:
         (tokens, dim), new.
@@ -296,8 +296,7 @@ def fused_lfm_short_conv_prefill(
 def fused_lfm_short_conv_decode(b: Any, c: Any, x: Any, weight: Any, state: Any, cache_indices: Any) -> Any:
     """SGLang 0.5.23's `lfm_short_conv.fused_lfm_short_conv_decode` by `cuconv.causal_conv1d_update`.
 
-    As `fused_lfm_short_conv_prefill` for one token of each of several sequences that go on: b, c and x are (batch,
-    dim).
+    `fused_lfm_short_conv_prefill` for the next token of each sequence: b, c and x are (batch, dim).
 
     Returns:
         (batch, dim), new.

@@ -1,6 +1,6 @@
 """TensorRT-LLM's functions of tensorrt_llm._torch.modules.mamba, of 2026, by cuconv.
 
-Those of CUDA kernels have their names, those of causal_conv1d_triton the suffix _triton.
+Functions of CUDA kernels have TensorRT-LLM's names; those of its causal_conv1d_triton have the suffix _triton.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ def causal_conv1d_fn(
 ) -> Any:
     """TensorRT-LLM's `causal_conv1d.causal_conv1d_fn` by `cuconv.causal_conv1d_varlen_fn`.
 
-    x is (dim, total), with query_start_loc packed, or (batch, dim, seqlen). Longer states have the window in the first
-    columns.
+    x is (dim, total) with query_start_loc, or (batch, dim, seqlen). Longer states have the window in the first columns.
 
     Returns:
         x, overwritten, where its tokens are contiguous, and padding keeps it; else a new array, with 0 for padding.
@@ -48,7 +47,7 @@ def causal_conv1d_update(
 ) -> Any:
     """TensorRT-LLM's `causal_conv1d.causal_conv1d_update` by `cuconv.causal_conv1d_update`.
 
-    x is (batch, dim) or (batch, dim, seqlen), the live columns the last ones, or with cache_seqlens a ring.
+    x is (batch, dim) or (batch, dim, seqlen). A state is the last columns, or with cache_seqlens a ring.
 
     Returns:
         x, overwritten; padding keeps it.
@@ -71,8 +70,8 @@ def causal_conv1d_fwd(
 ) -> None:
     """TensorRT-LLM's operator `trtllm::causal_conv1d_fwd` by `cuconv.causal_conv1d_varlen_fn`.
 
-    The result goes to out, or over x, the tokens of which are contiguous then; padding keeps either. Longer states have
-    the window in the first columns.
+    The result goes to out, or overwrites x, which must then have contiguous tokens. Padding keeps the contents of
+    either. Longer states have the window in the first columns.
     """
     if out is None and conventions.of_rank("x", x, 2, 3).stride(-1) != 1 and x.shape[-1] > 1:
         conventions.refuse("x", f"strides {x.stride()}", "contiguous tokens, or out")
@@ -140,7 +139,7 @@ def causal_conv1d_update_triton(
 ) -> Any:
     """TensorRT-LLM's `causal_conv1d_triton.causal_conv1d_update`: `cuconv.engines.sglang.causal_conv1d_update`.
 
-    launch_dependent_kernels and what follows it, which say how to launch, have no effect.
+    launch_dependent_kernels and the arguments behind it, which only choose how to launch, have no effect.
     """
     try:
         return sglang.causal_conv1d_update(

@@ -18,7 +18,7 @@ NAMES = {
     "payload_gates[1]": "replay[2]",
     "payload_gates": "replay[1:]",
 }
-"""What tokenspeed calls arguments of a split without a convolution, by cuconv's names."""
+"""tokenspeed's names of arguments of a split without a convolution, by cuconv's names."""
 
 
 def causal_conv1d_fn(
@@ -65,9 +65,9 @@ def causal_conv1d_update(
     """tokenspeed's `causal_conv1d.causal_conv1d_update` by `cuconv.causal_conv1d_update`.
 
     x is (batch, dim) or (batch, dim, seqlen). Windows after each token go to row i of intermediate_conv_window for
-    sequence i, or to the slots of output_state_indices (batch, seqlen); the live slot stays as it is then. Without them
-    it moves by one column, as with one accepted token. cache_seqlens, metadata and validate_data have no effect, as in
-    tokenspeed.
+    sequence i, or to the slots of output_state_indices (batch, seqlen); the live slot then stays as it is. Without
+    output_state_indices it moves by one column, as with one accepted token. cache_seqlens, metadata and validate_data
+    have no effect, as in tokenspeed.
 
     Returns:
         x, overwritten; padding keeps it.

@@ -1,10 +1,10 @@
 """vLLM's functions of vllm.model_executor.layers.mamba.ops, version 0.33.0, by cuconv.
 
-Arguments that older versions had and 0.33.0 has not are keywords. Two differences are left to the caller of an older
-version: it passes null_block_id=None to `causal_conv1d_fn`, and z and dt_bias of `selective_state_update` by name.
+Arguments of older versions that 0.33.0 lacks are keywords. Two differences are left to the caller of an older version:
+it passes null_block_id=None to `causal_conv1d_fn`, and z and dt_bias of `selective_state_update` by name.
 
-Outputs of padding, which vLLM leaves uninitialised, are zeros, except where results overwrite x: there they keep x.
-Inputs are not rounded to the dtype of the states before they are used, only where they are kept.
+Outputs of padding, which vLLM leaves uninitialised, are zeros, or keep x where results overwrite x. Inputs are used
+unrounded, and rounded to the dtype of the states only where they are kept.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SCAN_NAMES = {
     "state_column": "initial_state_idx",
     "dst_state_indices": "block_idx_last_scheduled_token",
 }
-"""What vLLM calls arguments of the scan, by cuconv's names."""
+"""vLLM's names of arguments of the scan, by cuconv's names."""
 
 NAMES = SCAN_NAMES | {
     "block_size": "block_size_to_align",
     "philox_rounds": "cache_philox_rounds",
     "rand_seed": "enable_stochastic_rounding",
 }
-"""What it calls arguments of other functions."""
+"""vLLM's names of arguments of other functions, by cuconv's names."""
 
 
 def causal_conv1d_fn(
@@ -107,9 +107,9 @@ def causal_conv1d_update(
     """vLLM 0.33.0's `causal_conv1d_update` by `cuconv.causal_conv1d_update`.
 
     x is (batch, dim), (batch, dim, seqlen) or, with query_start_loc, (tokens, dim). There are as many sequences as
-    conv_state_indices has rows; query_start_loc may be longer. pad_slot_id, of versions before 0.33, takes the place of
-    null_block_id. With initial_state_idx and block_idx_last_scheduled_token, of those versions, too, each sequence
-    starts from the one and leaves its state in the other column of conv_state_indices.
+    conv_state_indices has rows; query_start_loc may be longer. pad_slot_id, of versions before 0.33, replaces
+    null_block_id. With initial_state_idx and block_idx_last_scheduled_token, also of those versions, each sequence
+    starts from the slot in the former column of conv_state_indices and leaves its state in that of the latter.
 
     Returns:
         out, or without it x, overwritten; a new array where x has another dtype than conv_state.
@@ -121,7 +121,7 @@ def causal_conv1d_update(
             out = x
     silu, null_slot = conventions.silu(activation), null_block_id if pad_slot_id is None else pad_slot_id
     if query_start_loc is not None and conv_state_indices is not None:
-        # The slots say how many sequences there are: starts are padded to the batch of a graph.
+        # The number of sequences is that of slots, because query_start_loc is padded to the batch of a graph.
         try:
             starts = conv_state_indices.shape[0] + 1
             query_start_loc = query_start_loc if query_start_loc.shape[0] <= starts else query_start_loc[:starts]
@@ -190,7 +190,7 @@ def selective_state_update(
     """vLLM 0.33.0's `selective_state_update` of mamba_ssm by `cuconv.selective_state_update`.
 
     dt_bias comes before z. Index arrays of several columns without num_accepted_tokens are read in their first column.
-    A sequence in the null block gives 0. pad_slot_id, of versions before 0.33, takes the place of null_block_id.
+    A sequence in the null block gives 0. pad_slot_id, of versions before 0.33, replaces null_block_id.
 
     Returns:
         None: the result is in out, which must be given.
@@ -262,8 +262,8 @@ def selective_scan_fn(
     u is (dim, total) with query_start_loc, else (batch, dim, seqlen). With the block_idx_* arguments, of prefix caches
     of mode "all", each sequence starts from the slot in column initial_state_idx of cache_indices (sequences, blocks),
     and leaves its state at the end of every block of block_size tokens in that block's slot; cu_chunk_seqlen and
-    last_chunk_indices say where its chunks end, of which every block has one or more. Without them they have no effect.
-    pad_slot_id, of versions before 0.33, takes the place of null_block_id.
+    last_chunk_indices say where its chunks end, one or more per block. Without the block_idx_* arguments these two have
+    no effect. pad_slot_id, of versions before 0.33, replaces null_block_id.
 
     Returns:
         z, overwritten, or without it delta; padding keeps what it holds.

@@ -12,13 +12,13 @@ _log = logging.getLogger("cuconv")
 def build(unit: str, expression: str, compute_capability: int, defined: tuple[str, ...] = ()) -> Artifact:
     """The kernel named by the C++ expression in the file `unit`, for a compute capability such as 90 (9.0).
 
-    Macros in `defined` say how it starts (common/platform.cuh).
-    It is found in the cache or compiled. nvrtc.CompileError if the device code does not compile.
+    Macros in `defined` say how it starts (common/platform.cuh). It is found in the cache or compiled.
+    nvrtc.CompileError if the device code does not compile.
     """
-    # Imported late, for NumPy arrays are computed without NVRTC and CuPy.
+    # This import is late, because NumPy arrays are computed without NVRTC and CuPy.
     from cuconv.jit import nvrtc
 
-    # Without the files that it does not include, a kernel stays in the cache when others change.
+    # The key covers only files that the kernel includes, so that it stays in the cache when others change.
     code = source.load().of(unit)
     arch = nvrtc.target(compute_capability).arch
     key = cache.Key(code.digest, unit, expression, arch, nvrtc.options(arch, defined), nvrtc.version())

@@ -5,7 +5,7 @@ a temporary name and moved into its place, the .json last, and a reader accepts 
 So a crash, a second writer or a damaged file leaves a miss, which compiling again repairs: nothing is locked.
 
 Loading a kernel is running it with this user's rights. So, where the system is POSIX, folders are made for this user
-alone, and a folder or a file that another user but root owns or can write is a miss.
+alone, and a folder or a file that a user other than this one and root owns or can write is a miss.
 """
 
 import atexit
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 SCHEMA = 1
-"""Version of what an entry means; it is part of every key, so raise it when that changes."""
+"""Version of the format of entries. It is part of every key: raise it when the format changes."""
 
 Kind = Literal["cubin", "ptx"]
 
@@ -184,7 +184,8 @@ def read_record(path: Path, digest: str) -> dict[str, Any]:
     for place in (path.parent.parent, path.parent):
         check_trusted(place, os.stat(place))
     record: dict[str, Any] = json.loads(_read(path.with_suffix(".json")))
-    # The record has the image's checksum, and this is the record's own: a flipped bit in the symbol would never load.
+    # The record has the image's checksum; this is the record's own, because with a flipped bit in the symbol the kernel
+    # would never load.
     if record.pop("record_sha256") != hashlib.sha256(_canonical(record)).hexdigest():
         raise ValueError("the record is damaged")
     if record["key"] != digest or record["sha256"] != hashlib.sha256(_read(path)).hexdigest():
@@ -199,7 +200,8 @@ def _read(path: Path) -> bytes:
 
 
 def check_trusted(path: Path, found: os.stat_result) -> None:
-    """Untrusted when another user but root owns or can write what is at `path`; nothing outside POSIX."""
+    """Raise Untrusted when a user other than this one and root owns or can write the file or folder at `path`; not
+    outside POSIX."""
     if os.name != "posix":
         return
     if found.st_uid not in (os.geteuid(), 0):
@@ -209,7 +211,7 @@ def check_trusted(path: Path, found: os.stat_result) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing, for this user alone whatever the umask is."""
+    """Make a folder and missing ones above it, for this user alone whatever the umask is."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -253,11 +255,11 @@ def _move_in(path: Path, content: bytes) -> None:
 
 
 _warned: set[Path] = set()
-"""Cache folders of which this process has said that something in them is not trusted."""
+"""Cache folders for which this process has warned that something in them is not trusted."""
 
 
 def _warn_untrusted(root: Path, error: Untrusted) -> None:
-    """One warning a cache folder, however many of its entries are passed over."""
+    """Warn once per cache folder, however many of its entries are ignored."""
     if root in _warned:
         return
     _warned.add(root)

@@ -137,8 +137,8 @@ def compile(
 
 
 def _without_cache() -> tuple[str, ...]:
-    """What keeps NVRTC from its own cache, which it has from 12.9 on where there is a GPU: out of it a program comes
-    without the report of ptxas.
+    """The option that disables NVRTC's own cache, which it has from 12.9 on where there is a GPU: programs from that
+    cache lack the report of ptxas.
     """
     return ("--no-cache",) if version() >= (12, 9) else ()
 
@@ -151,7 +151,7 @@ def toolkit_include_dirs() -> tuple[Path, ...]:
     toolkits = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME")]
     roots = [*wheels, *(Path(root) for root in toolkits if root), Path("/usr/local/cuda")]
     candidates = [root / "include" for root in roots]
-    # All of them, for a wheel may lack a file that a toolkit has.
+    # All folders are listed, because a wheel may lack a file that a toolkit has.
     fitting = tuple(dict.fromkeys(folder for folder in candidates if _headers_major(folder) == major))
     if not fitting:
         wanted = requirement("runtime", major)

@@ -40,8 +40,8 @@ class DeclarationError(ValueError):
 def argument_struct(source: Source, unit: str, name: str) -> tuple[Field, ...]:
     """The members of a struct that `unit` or a header of it declares, in order.
 
-    A struct among them that holds pointers counts as its members; any other one is an array of the one scalar type that
-    it is made of, as FastDiv is three unsigned numbers.
+    A member that is a struct with pointers is replaced by its members; any other struct is an array of its one scalar
+    type, as FastDiv is three unsigned numbers.
     """
     return tuple(_fields(_reachable(source, unit), name))
 
@@ -81,7 +81,7 @@ def _unreadable(name: str, declaration: str) -> DeclarationError:
 
 
 def _data_members(code: str, name: str) -> Iterator[re.Match[str]]:
-    # Functions follow the data: nothing behind the first brace or parenthesis is a member's declaration.
+    # Functions follow the data, so declarations of members end at the first brace or parenthesis.
     data, _, _ = _body(code, name).partition("__device__")
     for declaration in filter(None, map(str.strip, data.split(";"))):
         match = _DATA_MEMBER.fullmatch(" ".join(declaration.split()))

@@ -24,7 +24,7 @@ _made = itertools.count()
 
 
 def _address() -> int:
-    """An address further from the last ones than any array is long, so that no two arrays of a call overlap."""
+    """An address so far from earlier ones that no two arrays of a call overlap."""
     return 2**60 + next(_made) % 2**18 * 2**44
 
 

@@ -36,14 +36,14 @@ SILU_SLOPE = 1.1
 """The largest slope of silu."""
 
 TANH_SILU_ERROR = 1.1e-5
-"""The absolute error of silu for 16-bit results (common/activation.cuh)."""
+"""The largest absolute error of silu for 16-bit results (common/activation.cuh)."""
 
 
 def silu_error(out: Array, error: Array | float, dtype: np.dtype[Any]) -> Array | float:
     """The absolute error of silu's results `out`, for arrays of this dtype, when its arguments are off by `error`.
 
     In float32, with error bounds of the CUDA programming guide: division 2 ulp and the sum below it 1/2 ulp,
-    relatively; __expf 2 + 1.173 |v| ulp, which silu(v) feels as at most 0.92 ulp of 1, at |v| = 2.
+    relatively; __expf 2 + 1.173 |v| ulp, which changes silu(v) by at most 0.92 ulp of 1, at |v| = 2.
     """
     if dtype == np.float32:
         own: Array | float = 5.0 * HALF_ULP * np.abs(out) + 2.0 * HALF_ULP

@@ -1,7 +1,8 @@
 """Arrays of any library as an address and a layout, and new arrays of the caller's kind.
 
-A family of arrays is one library's: NumPy, CuPy or torch; others come in by DLPack through `dlpack`. CuPy is imported
-when the first of its arrays comes, torch never: a torch tensor can only come from a program that has imported it.
+A family is the arrays of one library: NumPy, CuPy or torch; other libraries' arrays come in by DLPack through `dlpack`.
+CuPy is imported when the first of its arrays comes, torch never: a torch tensor can only come from a program that has
+imported it.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 from cuconv.runtime.recogniser import Recogniser
 
 Facts = tuple[Any, ...]
-"""Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own terms: as good a key as a
-Layout, and cheaper to get."""
+"""Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own types: equivalent to a
+Layout as a key, and cheaper to get."""
 
 untraced: tuple[type, ...] = (np.ndarray,)
-"""Array types that torch never traces: calls on them need not ask."""
+"""Array types that torch never traces, so that calls on them need not ask."""
 
 Maker = Callable[[], tuple[Any, int]]
-"""Makes an array and tells its address."""
+"""Makes an array; returns it and its address."""
 
 
 class NotPlain(Exception):
-    """Raised for tensors that autograd follows or that have no memory: `cuconv.torch` knows what to do with them."""
+    """Raised for tensors that autograd follows or that have no memory, which `cuconv.torch` handles."""
 
 
 class Family:
@@ -94,34 +95,36 @@ class Family:
         return None
 
     through: Callable[..., Sequence[Any]] | None = None
-    """Makes calls on its arrays, with the arguments of Operation.__call__ behind the operation; None for the runner."""
+    """Makes calls on its arrays, from the operation and the arguments of Operation.__call__; None for the ordinary
+    way."""
 
     def maker(self, layout: Layout) -> Maker:
-        """What makes new arrays with a `dense` layout, on its device."""
+        """A function that makes new arrays with a `dense` layout, on its device."""
         raise NotImplementedError
 
     def maker_here(self, layout: Layout) -> Callable[[], Any]:
-        """What makes such arrays while the layout's device is the current one."""
+        """A function that makes arrays of this layout while its device is the current one."""
         raise NotImplementedError
 
     def keep_if_captured(self, array: Any, device: int) -> None:
-        """Keep an array that only the launches use while a graph is captured: the graph may repeat them at any time."""
+        """While a graph is captured, keep an array that only the launches use, because the graph may repeat them at any
+        time."""
 
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:
         """A copy of the array's contents; waits for the device."""
         raise NotImplementedError
 
     def as_numpy(self, array: Any) -> np.ndarray[Any, Any]:
-        """The memory of an array on the CPU."""
+        """A NumPy array over the memory of an array on the CPU."""
         raise NotImplementedError
 
     is_grad_enabled: Callable[[], bool] | None = None
     """Whether autograd follows calls at present; None for a library without autograd."""
     counts_writes = False
-    """Whether the library is to be told with `mark_written` that arrays of a caller have new contents."""
+    """Whether `mark_written` has to tell the library that a caller's arrays have new contents."""
 
     def mark_written(self, written: Sequence[Any]) -> None:
-        """Tell the library that arrays of a caller have new contents."""
+        """Tell the library that a caller's arrays have new contents."""
 
     def marked(self, written: Sequence[Any]) -> Part | None:
         """Code that tells the library that these arrays have new contents; None where it need not know."""
@@ -233,7 +236,7 @@ class CupyFamily(ByteStrideFamily):
         return pointers, facts
 
     def recogniser(self, given: Sequence[Any]) -> Recogniser | None:
-        # Types of programs are not kept alive, and may have attributes of their own.
+        # Types that programs define must not be kept alive, and may redefine attributes.
         is_plain = all(array is None or type(array) is self._ndarray for array in given)
         return Recogniser(given, self._recognise, self.address, self.mark_written) if is_plain else None
 
@@ -269,7 +272,7 @@ class CupyFamily(ByteStrideFamily):
         if strides is None:
             return partial(self._ndarray, shape, dtype)
         ndarray, alloc = self._ndarray, self._alloc
-        # A transposed view of a new array would take half as long again.
+        # To transpose a new array instead would take 1.5 times as long.
         return lambda: ndarray(shape, dtype, alloc(nbytes), strides)
 
     def current(self, device: int) -> Part:
@@ -279,11 +282,11 @@ class CupyFamily(ByteStrideFamily):
         return graphs.repeated(launches, device)
 
     def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
-        # Nothing gives an array of CuPy other memory.
+        # The memory of a CuPy array never changes.
         return None
 
     def keep_if_captured(self, array: Any, device: int) -> None:
-        # torch has a memory pool for every graph; the one of CuPy would hand the memory out again.
+        # torch has a memory pool for every graph; CuPy's pool would hand the memory out again.
         if self._current_stream(device).is_capturing():
             self._captured.append(array)
 
@@ -319,7 +322,7 @@ class TorchFamily(Family):
         inner = _internals()
         self._guards: Any = getattr(inner, "TensorGuards", None)
         self.recogniser = None if self._guards is None else self._recogniser
-        # What makes an empty tensor on the current device; the dispatcher takes as long again.
+        # This makes an empty tensor on the current device; by the dispatcher it would take twice as long.
         self._empty: Any = getattr(inner, "_empty_strided_cuda", None)
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
@@ -365,13 +368,13 @@ class TorchFamily(Family):
         return pointers, facts
 
     def _recogniser(self, given: Sequence[Any]) -> Recogniser | None:
-        # Types of programs are not kept alive.
+        # Types that programs define must not be kept alive.
         if not _family_of_type.keys() >= {type(tensor) for tensor in given if tensor is not None}:
             return None
         is_followed = any(tensor is not None and tensor.requires_grad for tensor in given)
         inference = {place for place, tensor in enumerate(given) if tensor is not None and tensor.is_inference()}
         mark_written = self.mark_written if inference else self._increment_version
-        # In inference mode the dispatch keys of inference tensors are those of no other tensors.
+        # In inference mode only inference tensors have these dispatch keys.
         uncounted = frozenset(inference if self._is_in_inference_mode() else ())
         return Recogniser(given, self._recognise, self.address, mark_written, is_followed, uncounted)
 
@@ -392,7 +395,7 @@ class TorchFamily(Family):
         return super().repeated(launches, device) if device == HOST else graphs.repeated(launches, device)
 
     def moved(self, given: list[Any], pointers: list[int]) -> Part | None:
-        # Each is asked in turn: lists take longer, as does the C function in which torch itself compares addresses.
+        # Each tensor is asked in turn: lists take longer, and so does torch's own C function that compares addresses.
         places = range(len(given))
         values = {f"p{n}": pointers[n] for n in places} | {f"address{n}": given[n].data_ptr for n in places}
         return Part(" or ".join(f"address{n}() != p{n}" for n in places), values)
@@ -416,7 +419,7 @@ class TorchFamily(Family):
         if device != HOST:
             from cupy.cuda import runtime
 
-            # It takes half as long as torch's own.
+            # It takes half as long as torch's own function.
             get_device = runtime.getDevice
         own = None if self._empty is None else device
         dispatched = self._dispatched_maker(layout)
@@ -451,12 +454,12 @@ class TorchFamily(Family):
         return np.asarray(_Memory(plain))
 
     def mark_written(self, written: Sequence[Any]) -> None:
-        # A kernel writes through an address, and so autograd would not notice otherwise what is gone. Whether grad mode
-        # is on does not matter: what is written without it may have been saved for a backward pass before.
+        # Autograd cannot notice that a kernel overwrites a tensor through its address. This also matters without grad
+        # mode, because the tensor may have been saved for a backward pass before.
         try:
             self._increment_version(written)
         except RuntimeError:
-            # Inference tensors have none.
+            # Inference tensors have no version.
             self._increment_version(_with_versions(written))
 
     def marked(self, written: Sequence[Any]) -> Part | None:
@@ -467,15 +470,15 @@ class TorchFamily(Family):
 
 
 class _Memory:
-    """A tensor as NumPy asks for its memory.
+    """A tensor in the form in which NumPy asks for its memory.
 
-    Torch never resizes a storage again that `Tensor.numpy` has given away, and FSDP resizes those of parameters.
+    After `Tensor.numpy` torch refuses to resize a storage, but FSDP resizes the storages of parameters.
     """
 
     def __init__(self, tensor: Any) -> None:
         dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
         self._tensor = tensor
-        """What keeps the memory alive as long as an array of NumPy is over it."""
+        """The tensor, which keeps the memory alive as long as a NumPy array uses it."""
         self.__array_interface__ = {
             "version": 3,
             "data": (tensor.data_ptr(), False),
@@ -486,14 +489,15 @@ class _Memory:
 
 
 def _with_versions(tensors: Sequence[Any]) -> list[Any]:
-    """Those of these tensors for which autograd counts writes."""
+    """The tensors for which autograd counts writes."""
     return [tensor for tensor in tensors if not tensor.is_inference()]
 
 
 def _internals() -> Any:
-    """What torch.compile itself calls: comparisons of tensors with the facts of others, and new tensors, in C.
+    """The C functions that torch.compile itself calls to compare tensors with the facts of others, and to make new
+    ones.
 
-    None for versions of torch where these may be others: they are private.
+    None for versions of torch in which these private functions may differ.
     """
     torch = sys.modules["torch"]
     release = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -503,7 +507,7 @@ def _internals() -> Any:
 
 
 class DispatchedFamily(Family):
-    """Tensor classes that take operators themselves, such as FakeTensor: they have no memory that could be read."""
+    """Tensor classes that handle operators themselves, such as FakeTensor; they have no memory that could be read."""
 
     name = "torch"
 
@@ -530,13 +534,13 @@ def _cupy_is(array: Any) -> bool:
 _families: dict[type[Family], Family] = {}
 _families_lock = threading.Lock()
 _family_of_type: dict[type, Family] = {}
-"""The families of the array types of libraries themselves, which live as long as the process."""
+"""The families of libraries' own array types, which live as long as the process."""
 _family_of_subtype: weakref.WeakKeyDictionary[type, Family] = weakref.WeakKeyDictionary()
-"""The families of types that programs derive from these. Slower to look up, but it keeps no type alive."""
+"""The families of types that programs derive from libraries' types. Slower to look up, but no type is kept alive."""
 
 
 def _singleton(family: type[Family]) -> Family:
-    # Calls compare families by identity, so that two threads must not make one each.
+    # Calls compare families by identity, so two threads must not make two.
     with _families_lock:
         if family not in _families:
             _families[family] = family()
@@ -572,7 +576,7 @@ def family(array: Any) -> Family | None:
 
 
 def _has_other_arithmetic(array: Any) -> bool:
-    """Whether an array is a NumPy matrix or has a mask: its products, or what its elements mean, are others."""
+    """Whether an array is a NumPy matrix, with other products, or has a mask, with other meanings of elements."""
     return isinstance(array, np.matrix | np.ma.MaskedArray)
 
 
@@ -583,7 +587,7 @@ def refuse_other_arithmetic(argument: str, array: Any) -> None:
 
 
 def describe(array: Any) -> str:
-    """An argument's kind as an error names it."""
+    """An argument's kind, for an error."""
     if isinstance(array, type):
         return f"the class {array.__name__}"
     known = family(array)

@@ -22,15 +22,16 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
     """Prepare a call of one of cuconv's functions, to be repeated with `()`; nothing is computed yet.
 
     `step = bind(causal_conv1d_update, x, conv_state, weight, bias, "silu")` checks and plans the call, makes its
-    results and packs the arguments of its kernels. Then `step()` computes what the function would, from what the arrays
-    hold at that time, on the stream that is current at that time: for loops that cannot be captured in a CUDA graph.
+    results and packs the arguments of its kernels. Then `step()` computes what the function would, from the current
+    contents of the arrays, on the current stream. It is for loops that cannot be captured in a CUDA graph.
 
-    * It returns the same arrays every time, so that each call overwrites the results of the one before. They were made
-      on the stream that was current in `bind`.
-    * It holds its arrays, results and scratch memory. A graph that captures `step()` needs it for as long.
-    * `step()` raises for an array that has got other memory since (`Tensor.resize_`, `Tensor.set_`, `Tensor.data`).
-      Shapes and strides are those of `bind`, and so is an integer `rand_seed`, which rounds alike in every call.
-    * Calls that share scratch memory or results must not run at the same time: use one `bind` a stream.
+    * It returns the same arrays every time, so each call overwrites the results of the call before. `bind` makes them
+      on the stream that is current then.
+    * It holds its arrays, results and scratch memory, so keep it as long as a graph that has captured `step()`.
+    * `step()` raises ValueError for an array that has got other memory since (`Tensor.resize_`, `Tensor.set_`,
+      `Tensor.data`). Shapes and strides stay those of `bind`, and so does an integer `rand_seed`, which rounds alike in
+      every call.
+    * Calls that share scratch memory or results must not run at the same time: use one `bind` per stream.
     * The first call on a stream makes a CUDA graph of its launches, which the later ones launch.
     * NumPy arrays and tensors on the CPU are computed by the reference.
     * With CUCONV_CHECK=1 in the environment of `bind`, every call checks the contents of index arrays.
@@ -61,7 +62,7 @@ def bind(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Bound:
             *(held(value, known) for value in args), **{name: held(value, known) for name, value in kwargs.items()}
         )
     if not prepared:
-        # A function without arrays has raised, unless nothing of it is an array.
+        # Without arrays the function has raised, unless it takes none at all.
         raise TypeError(message("function", name, "a function of cuconv that takes arrays"))
     return prepared[0].bound(name, results)
 
@@ -73,7 +74,7 @@ class Bound(Protocol):
     """What every call returns."""
 
     def __call__(self) -> Any:
-        """Run the call on the current stream; its results."""
+        """Run the call on the current stream; returns its results."""
 
 
 class _Prepared:
@@ -89,10 +90,10 @@ class _Prepared:
         """The results of the operation."""
 
     def bound(self, name: str, returned: Any) -> Bound:
-        """A function that runs the call of the function `name` and returns the same every time.
+        """A function that runs the call of the function `name`; it returns the same arrays every time.
 
-        All is in one frame, which asks nothing that cannot change for these arrays: an object with methods for the
-        parts of a call took 0.6 us more.
+        All of it is one generated function, which checks only what can change for these arrays: an object with methods
+        for the parts of a call took 0.6 us more.
         """
         call, family = self._call, self._call.family
         values: dict[str, Any] = {"returned": returned}
@@ -114,7 +115,7 @@ class _Prepared:
             values["check_contents"] = partial(call.check_contents, self._given)
         repeat = family.repeated(self._replays, call.device)
         if call.on_host:
-            # Arrays on the CPU have no stream, and what computes them takes any number.
+            # Arrays on the CPU have no stream; the function that computes them takes any number.
             lines += ["on = 0", *using(repeat).splitlines()]
         else:
             # The function holds the arrays and the scratch memory by this method.
@@ -148,7 +149,7 @@ def _prepare(
     outputs: tuple[str, ...] | None = None,
     late: Late = NO_NUMBERS,
 ) -> Sequence[Any]:
-    """Prepare the call of an operation instead of running it; its results."""
+    """Prepare the call of an operation instead of running it; returns its results."""
     given = original = tuple(each.array if isinstance(each, Held) else each for each in standing)
     names = operation.names(outputs)
     family = arrays.family(original[operation.place_of_leader])

@@ -1,9 +1,9 @@
 """Prefix caches that keep the state at the end of every block of tokens, as vLLM's mode "all" describes them.
 
 An array of slots has a column per block. Each sequence starts from the slot in one column, leaves its final state in
-that of its last block, and the state at the end of every block before that one in that block's slot. Which snapshots
-these are follows on the device: convolutions with contiguous channels find them where they store them; in front of the
-others a small kernel writes them, and the slots of final states.
+the slot of its last block, and the state at the end of every earlier block in that block's slot. The device finds out
+which snapshots these are: convolutions with contiguous channels where they store them; in front of other kernels a
+small kernel writes the rows of snapshots, and the slots of final states.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHUNKS, LAST_CHUNKS = "cu_chunk_seqlen", "last_chunk_indices"
 BY_SEQUENCE = (FIRST, LAST, COMPUTED, LAST_CHUNKS)
 
 DERIVED = ("snapshots", "dst_state_indices")
-"""What follows from these arrays: rows (sequence, position, slot), and the slots of final states."""
+"""Arrays that follow from those of a cache: rows (sequence, position, slot), and the slots of final states."""
 
 
 class Blocks(NamedTuple):
@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
     size: int
     """Tokens per block."""
     table: Layout
-    """(sequences, blocks), the slots."""
+    """(sequences, blocks): the slot of each block."""
     last: Layout
     """(sequences,)."""
     starts: Layout | None
@@ -50,13 +50,13 @@ class Blocks(NamedTuple):
     sequences: int
     total: int
     rows: int
-    """Snapshots at most."""
+    """Most snapshots of a call."""
     has_chunks: bool
-    """Whether chunks say where blocks end, else the tokens before those of this call."""
+    """Whether chunks say where blocks end; otherwise the numbers of tokens before this call do."""
 
     @property
     def derived(self) -> dict[str, Any]:
-        """The layouts of what follows, in scratch memory."""
+        """The layouts of DERIVED arrays, in scratch memory."""
         shapes = ((self.rows, 3), (3, 1)), ((self.sequences,), (1,))
         return {
             name: Layout(shape, strides, INT64, self.table.device, 0)
@@ -65,12 +65,12 @@ class Blocks(NamedTuple):
 
     @property
     def regions(self) -> dict[str, int]:
-        """Where they lie in it, in bytes."""
+        """Where DERIVED arrays begin in scratch memory, in bytes."""
         return dict(zip(DERIVED, (0, 3 * self.rows * INT64.itemsize), strict=True))
 
     @property
     def scratch(self) -> int:
-        """Bytes of that memory."""
+        """Bytes of scratch memory for DERIVED arrays."""
         return (3 * self.rows + self.sequences) * INT64.itemsize
 
     @property
@@ -89,8 +89,8 @@ class Blocks(NamedTuple):
 
 
 def check(given: Layouts, size: int, pool: str, count: int, total: int) -> Blocks:
-    """Check the arrays of a cache beside others, all of which are needed: `pool` has the states of `count` sequences
-    with `total` tokens, in blocks of `size`.
+    """Check the arrays of a cache, all of which are needed. The argument `pool` has the states of `count` sequences
+    with `total` tokens, in blocks of `size` tokens.
     """
     size = checks.integer("block_size", size)
     checks.between("block_size", size, 1, MAX_DIVIDEND)
@@ -107,7 +107,7 @@ def check(given: Layouts, size: int, pool: str, count: int, total: int) -> Block
 
 
 def reading(read: Read, blocks: Blocks) -> Read:
-    """A function that reads an array by its name, and what follows from the arrays of a cache, in NumPy."""
+    """`read`, which returns a NumPy array by its name, extended by DERIVED arrays."""
     starts = read("query_start_loc")
     starts = np.array([0, blocks.total]) if starts is None else np.clip(starts.astype(np.int64), 0, blocks.total)
     table, last = read("cache_indices"), _numbers(read(LAST), blocks.sequences)
@@ -132,15 +132,16 @@ def _numbers(array: Any, count: int) -> list[int]:
 
 
 def _of_tokens(read: Read, blocks: Blocks, sequence: int, last: int) -> list[tuple[int, int]]:
-    """The positions and numbers of the blocks that end in a sequence before its last block, by its tokens before."""
+    """The positions and numbers of the blocks that end in a sequence before its last block, by its tokens before this
+    call."""
     computed = int(read(COMPUTED)[sequence])
     first = max(computed, 0) // blocks.size
     return [((block + 1) * blocks.size - computed, block) for block in range(first, last)]
 
 
 def _of_chunks(read: Read, blocks: Blocks, sequence: int, start: int) -> list[tuple[int, int]]:
-    """The same by the chunks of a sequence, which begins with token `start`. A first one of several fills up the block
-    that was begun before.
+    """The positions and numbers of these blocks by the chunks of a sequence, which begins with token `start`. The first
+    of several chunks fills up the block that an earlier call has begun.
     """
     ends, last_chunks = read(CHUNKS).astype(np.int64), read(LAST_CHUNKS).astype(np.int64).clip(-1, blocks.rows - 1)
     chunks = range(last_chunks[sequence - 1] + 1 if sequence else 0, last_chunks[sequence] + 1)

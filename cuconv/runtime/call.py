@@ -1,4 +1,5 @@
-"""A prepared call: what is decided once for arrays of given layouts, and the way from arrays to launches or results."""
+"""A prepared call: the decisions made once for arrays of given layouts, and the way from arrays to launches or
+results."""
 
 from __future__ import annotations
 
@@ -31,24 +32,24 @@ class Follower(NamedTuple):
     apply: Callable[..., Any]
     """Takes the addresses of the arrays and the inputs, None for absent ones; returns a result or several."""
     places: tuple[int, ...]
-    """The places of these among the results of the call."""
+    """The places of the returned results among all results of the call."""
 
 
 class Known(NamedTuple):
-    """How arrays are handled that are like those of an earlier call."""
+    """How arrays like those of an earlier call are handled."""
 
     options: tuple[Any, ...]
     outputs: tuple[str, ...] | None
     run: Callable[[tuple[Any, ...], Late], Sequence[Any] | None]
-    """Runs the call on given arrays, with late numbers; None where they are not like those."""
+    """Runs the call on given arrays, with late numbers; returns None where they are not like those."""
     call: Call[Any]
-    """The call that this is, or that `follower` makes: that one may have other options."""
+    """The call that is run, or that `follower` makes, which may have other options."""
     follower: Follower | None = None
     """Makes the call where autograd follows it."""
 
 
 Code = Callable[[Sequence[str]], str]
-"""Makes code out of the code of all results of a call."""
+"""Makes code out of the code of each result of a call."""
 
 
 def all_of(results: Sequence[str]) -> str:
@@ -57,7 +58,7 @@ def all_of(results: Sequence[str]) -> str:
 
 
 def _leaving(returned: Code) -> Code:
-    """Code that leaves with what a public function returns."""
+    """Code that returns what a public function returns."""
     return lambda results: f"return {returned(results)}"
 
 
@@ -99,7 +100,7 @@ class Call(Generic[Operands]):
         self._begins, self._ends = zip(*self._spans, strict=True)
         written = [names.index(name) for name in (*checked.updated, *checked.outputs)]
         self._written = [self._given.index(number) for number in written if layouts[number] is not None]
-        """Which of the given arrays are written."""
+        """Places of the written arrays among those that are given."""
         self._in_place: set[tuple[int, int]] = set()
         if checked.in_place:
             output, *sources = map(names.index, checked.in_place)
@@ -109,10 +110,10 @@ class Call(Generic[Operands]):
         self._count = len(definition.inputs)
         held = [names[number] for number in self._given]
         self._held = list(self._views)
-        """The layouts of all memory of a call, in the order of its addresses."""
+        """The arguments for all memory of a call, in the order of its addresses."""
         self._held_spans: list[tuple[int, int]] = []
         self._makers: list[tuple[int, Maker]] = []
-        """The places among the results of those that the caller has not given, and what makes them."""
+        """For each result that the caller has not given, its place among the results and the function that makes it."""
         for name, layout in checked.outputs.items():
             if layout is not None and name not in held:
                 self._makers.append((names.index(name) - self._count, family.maker(layout)))
@@ -134,19 +135,20 @@ class Call(Generic[Operands]):
         self._places_of_pointers = orders
         self._enqueues: list[tuple[Enqueue, Order]] = []
         self._early: list[tuple[Enqueue, list[int]] | None] = []
-        """What enqueues each launch so that it starts early, and the places among the addresses of what it reads before
-        it waits; None where it cannot."""
+        """For each launch the function that enqueues it so that it starts early, and the places, among the addresses,
+        of the arrays that it reads before it waits; None for a launch that cannot start early."""
         self.recogniser: Recogniser | None = None
-        """Tells other arrays with the facts of this call."""
+        """Recognises other arrays with the facts of this call."""
         self.known: tuple[Known, ...] = ()
-        """How they are handled then: plainly, and before that as autograd follows them where that is known."""
+        """How recognised arrays are handled: as autograd follows them, where that is known, or else plainly."""
         self.entries: dict[Any, Callable[..., Any] | None] = {}
-        """What `enter` has made, by what it was made for; None for arguments that nothing can be made for."""
+        """The functions that `enter` has made, by the arguments that each is for; None where none can be made."""
         self.apart: set[tuple[int, ...]] = set()
         """Addresses at which no written array meets another one."""
 
     def run(self, given: tuple[Any, ...], pointers: list[int], late: Late = NO_NUMBERS) -> list[Any]:
-        """Run the call on arrays with its facts, at these addresses; its results, None for each that is not wanted."""
+        """Run the call on arrays with its facts, at these addresses; returns its results, None for each that is not
+        wanted."""
         if self._written and tuple(pointers) not in self.apart:
             self.check_written(given, pointers)
         if self.definition.contents is not None and variable(CHECK) is not None:
@@ -180,7 +182,7 @@ class Call(Generic[Operands]):
         return results
 
     def recognise(self, recogniser: Recogniser | None) -> None:
-        """Run the call at once from now on, on arrays that are recognised."""
+        """From now on run the call directly on arrays that are recognised."""
         self.recogniser, self.known, self.entries = recogniser, (), {}
         if recogniser is not None:
             lines = self._unfollowed(recogniser, recogniser.of_given)
@@ -196,10 +198,11 @@ class Call(Generic[Operands]):
         returned: Code,
         follower: Follower | None,
     ) -> Callable[..., Any]:
-        """What runs the call on the arguments of the public function, and returns what that does: None for others.
+        """A function that runs the call on the arguments of the public function and returns what that does, or None for
+        arguments that are not those of this call.
 
-        `lines`, with these values of names, leave by `return None` unless all that is no array is as in this call, and
-        have the arrays a0, a1, … as `given` names them.
+        `lines`, with these values of names, `return None` unless all arguments that are not arrays are as in this call,
+        and name the arrays a0, a1, … as `given` does.
         """
         known = self.recogniser
         assert known is not None and known.values.keys().isdisjoint(values)
@@ -208,12 +211,12 @@ class Call(Generic[Operands]):
         lines = self._unfollowed(known, [*lines, *known.lines])
         different = known.misaligned
         if self._written:
-            # A function asks whether it is to write over another argument.
+            # Functions check whether a result is another argument.
             different = f"{different} or len({{{', '.join(known.pointers)}}}) != {known.count}"
         return self._generated(arguments, lines, different, values, given, "NO_NUMBERS", _leaving(returned))
 
     def _unfollowed(self, recogniser: Recogniser, lines: list[str]) -> list[str]:
-        """The code that recognises arrays, those that autograd follows in grad mode only outside of it."""
+        """The code that recognises arrays; arrays that autograd would follow in grad mode only outside of grad mode."""
         return ["if is_grad_enabled(): return None", *lines] if recogniser.is_followed else lines
 
     def _generated(
@@ -226,10 +229,11 @@ class Call(Generic[Operands]):
         late: str = "late",
         leave: Code = _leaving_with_all,
     ) -> Callable[..., Any]:
-        """A function with these lines, which recognise arrays, and then the code of `run` on them.
+        """A function of these lines, which recognise arrays, and then of the code of `run` on them.
 
-        The lines have the arrays a0, a1, … and the addresses of those that are there in p0, p1, …; `misaligned` says
-        whether these are others modulo ALIGNMENT, None where it is known. `leave` has the code of all results at last.
+        The lines name the arrays a0, a1, … and the addresses of given ones p0, p1, … `misaligned` is code that says
+        whether addresses differ modulo ALIGNMENT, None where that is known. `leave` makes the final code from that of
+        all results.
         """
         known = self.recogniser
         assert known is not None
@@ -245,7 +249,7 @@ class Call(Generic[Operands]):
         family, device = self.family, self.device
         loaded = [family.load(launch.kernel, device) for launch in self._launches]
         if self._written:
-            # At addresses that were checked once arrays are aligned as they were then.
+            # At addresses that have been checked before, arrays are aligned as they were then.
             values |= {"apart": self.apart, "check_written": self.check_written}
             lines.append(f"if ({', '.join(pointers)},) not in apart:")
             lines += [f"    {line}" for line in (*unless, f"check_written({given}, [{', '.join(pointers)}])")]
@@ -292,13 +296,13 @@ class Call(Generic[Operands]):
         return generated.function(arguments, [*lines, leave(results)], values)
 
     def forward(self, kept: int | None, hidden: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
-        """`run` as the forward of a function of autograd, on arrays that are recognised, with all results new.
+        """`run` as the forward pass of a function of autograd, on recognised arrays, with all results new.
 
         It takes the context, the addresses and the inputs, saves the first `kept` of these (None for all) and the last
-        `hidden` results, and returns the other results that there are: a tuple unless it is one.
+        `hidden` results, and returns the other results, as a tuple unless there is only one.
 
         Returns:
-            It, and the places of these among the results.
+            The function, and the places of these among the results.
         """
         known = self.recogniser
         assert known is not None
@@ -310,17 +314,17 @@ class Call(Generic[Operands]):
             saved = f"ctx.save_for_backward({', '.join((*inputs[:kept], *results[count - hidden :]))}); "
             if len(shown) == 1:
                 return f"{saved}return {results[shown[0]]}"
-            # What the only gradient is without is zeros all the same.
+            # Gradients that are missing for some of several results stay None, instead of becoming zeros.
             return f"ctx.set_materialize_grads(False); {saved}return {all_of([results[place] for place in shown])}"
 
         given = all_of([*inputs, *["None"] * count])
         lines = [f"{''.join(f'{pointer}, ' for pointer in known.pointers)} = pointers"]
-        # Absent ones at the end are left out: each takes autograd 0.1 us.
+        # Absent inputs at the end are left out: each takes autograd 0.1 us.
         arguments = ", ".join(("ctx", "pointers", *(f"{each}=None" for each in inputs)))
         return self._generated(arguments, lines, None, {}, given, "NO_NUMBERS", leave), shown
 
     def follow(self, options: tuple[Any, ...], outputs: tuple[str, ...] | None, follower: Follower) -> None:
-        """Let autograd follow calls with these options, on arrays that are recognised, in this way."""
+        """Let `follower` make calls with these options, on recognised arrays, where autograd follows them."""
         assert self.recogniser is not None
         run = self._followed(follower, "given, late", self.recogniser.of_given, all_of)
         self.known = (Known(options, outputs, run, self, follower), *self.known[-1:])
@@ -328,7 +332,7 @@ class Call(Generic[Operands]):
     def _followed(
         self, follower: Follower, arguments: str, lines: list[str], returned: Code, more: Mapping[str, Any] = NO_NUMBERS
     ) -> Callable[..., Any]:
-        """A function with these lines, which recognise arrays, and then the call as autograd follows it."""
+        """A function of these lines, which recognise arrays, and then of the call that `follower` makes."""
         known = self.recogniser
         assert known is not None
         apply, places = follower
@@ -349,8 +353,8 @@ class Call(Generic[Operands]):
         return generated.function(arguments, lines, values)
 
     def fixed(self, given: tuple[Any, ...], pointers: list[int], late: Late) -> tuple[list[Any], list[Replay], Any]:
-        """The results of a call that is run later, as often as wanted, on these arrays; what runs it on a stream; and
-        the scratch memory that it needs.
+        """For a call that is run later, repeatedly, on these arrays: its results, the functions that run it on a
+        stream, and the scratch memory that it needs.
         """
         self.check_written(given, pointers)
         self.check_contents(given)
@@ -374,7 +378,7 @@ class Call(Generic[Operands]):
         return results, replays, scratch
 
     def launch_early(self, pointers: list[int], stream: int, late: Late) -> None:
-        """Launch the kernels while `dependent_launch` is open somewhere: early where that is wanted and right."""
+        """Launch the kernels while a `dependent_launch` is open, early where that is wanted and safe."""
         if not self._enqueues:
             self._enqueues = self._load()
         if not self._early:
@@ -429,17 +433,17 @@ class Call(Generic[Operands]):
         """Compute arrays on the CPU by the reference."""
         inputs = given[: self._count]
         memory = [None if each is None else self.family.as_numpy(each) for each in (*inputs, *results)]
-        # Infinities and NaN are results as on a GPU, where nothing warns of them.
+        # Infinities and NaN are ordinary results, without warnings, as on a GPU.
         with np.errstate(all="ignore"):
             self.definition.reference(self.operands, dict(zip(self.names, memory, strict=True)), **late)
 
     def written(self, given: tuple[Any, ...]) -> list[Any]:
-        """Those of the given arrays that are written."""
+        """The given arrays that are written."""
         return [given[self._given[number]] for number in self._written]
 
     def _check_apart(self, pointers: Sequence[int]) -> None:
         if len(self._written) > 1:
-            # It is quicker to see that no two arrays meet at all than to compare each written one with all others.
+            # To check that no two arrays overlap is quicker than to compare each written one with all others.
             begins = sorted(map(add, pointers, self._begins))
             if all(map(le, sorted(map(add, pointers, self._ends)), begins[1:])):
                 return
@@ -458,13 +462,14 @@ class Call(Generic[Operands]):
 
 
 Order = Callable[[list[int]], Sequence[int]]
-"""Takes the pointers of a kernel out of those of a call, of which the last one is null."""
+"""Takes a kernel's pointers out of those of a call, the last of which is null."""
 
 
 def _places(held: Sequence[str]) -> dict[str, int]:
-    """The place of each kernel's pointer among the addresses of a call, of the arrays `held` in this order.
+    """The place of each kernel's pointer among the addresses of a call, which are those of the arrays `held` in this
+    order.
 
-    An argument is known to kernels by its name, or without a final "_out"; the one result `out` is also `out[0]`.
+    Kernels know an argument by its name, with or without a final "_out"; a single result `out` is also `out[0]`.
     """
     places = {name: number for number, name in enumerate(held)}
     places |= {name.removesuffix("_out"): number for number, name in enumerate(held)}
@@ -478,7 +483,7 @@ def _order(
 ) -> tuple[int, ...]:
     """The places of a kernel's pointers among those of a call, -1 for null.
 
-    Further results of a kernel that has room for several are null, as are arguments that are absent.
+    Unused results of a kernel that can have several are null, as are absent arguments.
     """
     known = {*absent, *arguments, *(name.removesuffix("_out") for name in arguments), *launch.named, SCRATCH}
     order = []
@@ -492,7 +497,7 @@ def _order(
 
 
 def _taking(order: tuple[int, ...]) -> Order:
-    # A slice, because itemgetter makes no tuple of one; where there is none, that of no pointers.
+    # A slice, because itemgetter of one place makes no tuple; without places, an empty slice.
     first = max(order[0], 0) if order else 0
     is_consecutive = order == tuple(range(first, first + len(order)))
     return itemgetter(slice(first, first + len(order))) if is_consecutive else itemgetter(*order)

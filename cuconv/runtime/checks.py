@@ -167,7 +167,7 @@ def natural(argument: str, got: object) -> int:
 
 
 def column(got: object) -> int | None:
-    """A value says which columns of a state hold its inputs: 0 the first, -1 the last, None those that are usual."""
+    """A value says which columns of a state hold its inputs: 0 the first, -1 the last, None the function's default."""
     if got is None:
         return None
     number = integer("first_column", got)
@@ -195,7 +195,7 @@ def not_negative(argument: str, got: object) -> float:
 
 
 def _short(got: object) -> str:
-    """A value as an error shows it: an array by its type, because its contents may be long or far away."""
+    """A value as an error shows it: an array by its type, because its contents may be long, or on a GPU."""
     return f"a {type(got).__name__}" if hasattr(got, "__dlpack__") else repr(got)
 
 

@@ -16,11 +16,11 @@ DEFAULT_ROUNDS = 10
 """Rounds of Philox where none are asked for, as in Triton."""
 
 MAX_ROUNDS = 20
-"""Rounds of Philox at most."""
+"""Most rounds of Philox."""
 
 
 def rounds_of(philox_rounds: object) -> int:
-    """The rounds of Philox; 0 stands for those of Triton."""
+    """The rounds of Philox; 0 stands for DEFAULT_ROUNDS."""
     rounds = checks.integer("philox_rounds", philox_rounds)
     checks.between("philox_rounds", rounds, 0, MAX_ROUNDS)
     return rounds or DEFAULT_ROUNDS
@@ -45,7 +45,7 @@ def check_seed(rand_seed: Layout | None) -> None:
 
 
 def check_scales(given: Layouts, scales_of: dict[str, str]) -> None:
-    """Check the scales of states that are codes: a float32 for each row of them, perhaps with an axis of 1 behind.
+    """Check the scales of states that are codes: a float32 for each row, with or without a last axis of 1.
 
     Args:
         given: the layouts of a call; any of these arrays may be missing.

@@ -1,4 +1,4 @@
-"""What a family says of a public function, and the checks and the plan of a call by it, for layouts alone."""
+"""How a family defines a public function, and the checks and the plan of a call, from layouts alone."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Definition(Generic[Operands]):
     plan: Callable[[Operands], Plan]
     """Takes the operands; returns the launches. A pure function."""
     reference: Callable[..., None]
-    """Takes the operands and all NumPy Arrays by name, and late numbers by keyword; writes the results and, of the
-    updated arrays, what the call changes: callers may use the rest at the same time."""
+    """Takes the operands and all NumPy Arrays by name, and late numbers by keyword; writes the results, and only the
+    changed elements of updated arrays, because callers may use the others at the same time."""
     contents: Callable[[Operands, Callable[[str], Any]], None] | None = None
     """Takes the operands and a function that reads an array back by name (None for an absent one); raises for contents
     that cannot be right. It is called under CUCONV_CHECK=1."""
     leader: str = ""
-    """The array that determines the kind and the device of all; the first when empty."""
+    """The argument that determines kind and device of all arrays; the first one when empty."""
     absent: tuple[str, ...] = ()
-    """Pointers of its kernels that are null in every call, because another operation has them."""
+    """Pointers of its kernels that are null in every call: arguments of other operations on the same kernels."""
 
     def __post_init__(self) -> None:
         self.leader = self.leader or self.inputs[0]
@@ -81,7 +81,7 @@ class Definition(Generic[Operands]):
         return checked, plan
 
     def _checked(self, layouts: Layouts, options: tuple[Any, ...], may_be_float64: bool) -> Checked[Operands]:
-        """What the family says; where float64 may stand in for float32, it stands in for all that a call has of it."""
+        """The family's `check`; where float64 may stand in for float32, it replaces all float32 arrays of a call."""
         if not may_be_float64 or not any(layout and layout.dtype is FLOAT64 for layout in layouts.values()):
             return self.check(layouts, *options)
         for name, layout in layouts.items():

@@ -20,17 +20,17 @@ _log = logging.getLogger("cuconv")
 
 READS_FIRST = ("CUCONV_STARTS_EARLY",)
 WAITS_FIRST = (*READS_FIRST, "CUCONV_WAITS_FIRST")
-"""The macros with which kernels are compiled that start early (common/platform.cuh)."""
+"""The macros for compiling kernels that start early (common/platform.cuh)."""
 
 BLOCKS_AT_ONCE = 1024
-"""Blocks up to which a kernel reads before it waits. On an H200 the convolution, the state update and the gated norm of
-a Mamba-2 layer take, with reads first and with waits first, 4.9 and 5.1 us for one sequence (256 blocks of the state
-update), 13.0 and 13.1 for 8 (2,048), 23.1 and 21.7 for 16, 83.6 and 77.1 for 64. Launched as ever they take 6.4, 15.5,
-23.8 and 78.3.
+"""Most blocks of a launch that reads before it waits. On an H200 the convolution, the state update and the gated norm
+of a Mamba-2 layer take, with reads first and with waits first, 4.9 and 5.1 us for one sequence (256 blocks of the state
+update), 13.0 and 13.1 for 8 (2,048), 23.1 and 21.7 for 16, 83.6 and 77.1 for 64. With ordinary launches they take 6.4,
+15.5, 23.8 and 78.3.
 """
 
 contexts: list[None] = []
-"""One element for each `dependent_launch` that is open in any thread: while there is one, all launches are noted."""
+"""One element for each `dependent_launch` that is open in any thread: while there is one, all launches are recorded."""
 
 _is_wanted = ContextVar("dependent_launch", default=False)
 
@@ -39,30 +39,31 @@ _is_wanted = ContextVar("dependent_launch", default=False)
 def dependent_launch() -> Iterator[None]:
     """Let cuconv's kernels start before the kernel in front of them has ended: in `with`, or as a decorator.
 
-    Decode steps of small batches are chains of kernels that take a microsecond or two each, and a good part of that
-    passes between the end of one and the first result of the next. In this context a kernel is launched while the
-    preceding one on its stream still runs (programmatic dependent launch). It reads its parameters, slots and states,
-    waits for the preceding kernel before it reads anything else or writes, and lets the next one start in its turn.
+    Decode steps of small batches are chains of kernels of one or two microseconds each, and much of that time passes
+    between the end of one and the first result of the next. In this context a kernel starts while the preceding one on
+    its stream still runs (programmatic dependent launch). It reads its weights, slots and states, waits for the
+    preceding kernel before it reads anything else or writes, and lets the next kernel start early in the same way.
 
-    Decode steps do so: `causal_conv1d_update` and its splits, `selective_state_update`, `selective_state_update_replay`
-    and what belongs to it. Other functions are launched as ever, and so is everything on GPUs before compute capability
-    9.0 and with drivers before CUDA 12.3. Captured graphs, of torch and CuPy alike, keep how their kernels were
-    launched. The kernels are compiled apart: call once in the context before capturing.
+    These decode steps start early: `causal_conv1d_update` and its splits, `selective_state_update`,
+    `selective_state_update_replay` and its companions. Other functions have ordinary launches, and so has everything on
+    GPUs before compute capability 9.0 and with drivers before CUDA 12.3. Captured graphs, of torch and CuPy alike, keep
+    the way in which their kernels were launched. These kernels are compiled separately: call once in the context before
+    capturing.
 
     **What the preceding kernel must not write.** A kernel may read these before the preceding one has ended: weight,
     bias, A, D, dt_bias, states and their scales in pools, and the arrays that say where states and tokens are, such as
-    conv_state_indices, state_batch_indices, state_column, has_initial_state and query_start_loc. Where the preceding
-    kernel is cuconv's own, this is taken care of: one that reads early what the launch before it writes, as in two
-    steps of one layer in a row, is launched as ever, and so is the first one on a stream in the context, and in a
-    capture. Kernels of others are not known here. `slots = table[requests]` right before
+    conv_state_indices, state_batch_indices, state_column, has_initial_state and query_start_loc. If the preceding
+    kernel is cuconv's own, cuconv sees to that: a kernel that would read early what the launch before it writes, as in
+    two steps of one layer in a row, has an ordinary launch, and so has the first kernel on a stream in the context or
+    in a capture. Other kernels are not known to cuconv. `slots = table[requests]` right before
     `causal_conv1d_update(..., conv_state_indices=slots)` breaks the contract, as does a kernel that copies a state into
-    the pool; with any other kernel in between, or outside of the context, both are right. x, dt, B, C and z may always
-    come from the preceding kernel: they are read when it has ended. Copies and memsets by the driver are no kernels;
-    what follows them waits for them.
+    the pool; with any other kernel in between, or outside of the context, both are correct. x, dt, B, C and z may
+    always come from the preceding kernel: they are read when it has ended. Copies and memsets by the driver are no
+    kernels; a kernel that follows them waits for them.
 
-    A kernel that lets the next one start before it has waited itself stretches the contract to the kernel in front of
-    it. `causal_conv1d_update` of small batches does so: behind it the kernel in front of it must not write, say, the
-    states of `selective_state_update` either. Kernels of others may do so, too.
+    If a kernel lets the next one start before it has waited itself, the contract of the next one also covers the kernel
+    in front of both. `causal_conv1d_update` of small batches does so: the kernel in front of it must not write, for
+    instance, the states of a `selective_state_update` that follows. Other libraries' kernels may do so, too.
 
     The context holds for the calls of this thread, or of this task of asyncio, until it ends. It can be nested.
 
@@ -104,13 +105,14 @@ Place = tuple[int, int, int]
 
 
 class _Launched:
-    """What the launches on a stream write, or on one stream of a capture."""
+    """Memory that launches on a stream write; in a capture, on one of its streams."""
 
     def __init__(self) -> None:
         self.last: list[Extent] = []
-        """The memory of the last launch, and of those that may not have ended when the next one starts early."""
+        """The memory written by the last launch, and by those that may not have ended when the next one starts
+        early."""
         self.captured: list[Extent] = []
-        """The memory of all launches of a capture: a launch on another stream may follow any of them."""
+        """The memory written by all launches of a capture: a launch on another stream may follow any of them."""
 
 
 _launched: dict[Place, _Launched] = {}
@@ -118,19 +120,20 @@ _lock = threading.Lock()
 
 
 MAX_EXTENTS = 64
-"""Arrays that launches which have not ended may write, at most: further ones wait."""
+"""Most arrays that are remembered as written by launches that may not have ended; with more, the next launch waits."""
 
 
 def may_overlap(
     device: int, stream: int, early: Sequence[Extent] | None, written: Sequence[Extent], lets_go_first: bool = False
 ) -> bool:
-    """Whether the next launch on a stream may start before the preceding one has ended. What it writes is noted.
+    """Whether the next launch on a stream may start before the preceding one has ended. The arrays that it writes are
+    recorded.
 
     Args:
         device: the number of the CUDA device.
         stream: the raw stream.
-        early: what the launch reads before it waits; None for one that cannot start early.
-        written: what it writes.
+        early: the arrays that the launch reads before it waits; None for one that cannot start early.
+        written: the arrays that it writes.
         lets_go_first: whether it lets the next launch start before it has waited itself.
     """
     capture = _capture(device, stream)
@@ -158,12 +161,12 @@ def may_overlap(
 
 @cache
 def driver() -> Any:
-    """The driver's functions. CuPy and the bindings of CUDA's runtime have no launch with attributes."""
+    """The driver's functions, because neither CuPy nor the bindings of CUDA's runtime have launches with attributes."""
     return ctypes.CDLL("libcuda.so.1")
 
 
 def check(status: int) -> None:
-    """Raise CuPy's error for what a function of the driver has returned."""
+    """Raise CuPy's error for the status that a function of the driver has returned."""
     from cupy_backends.cuda.api import driver
 
     driver.check_status(status)
@@ -193,7 +196,7 @@ class _Config(ctypes.Structure):
 
 
 MAX_STREAMS = 64
-"""Streams that a kernel remembers the configurations of its launches for."""
+"""Most streams for which a kernel keeps the configurations of its launches."""
 
 _SERIALIZATION = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
@@ -203,8 +206,8 @@ _attribute.value[0] = 1
 
 
 def launcher(function: int, config: LaunchConfig) -> Callable[[int, int, int], None]:
-    """What launches a device function so that it starts early, with the stream, and the addresses of its arguments'
-    addresses and of nothing.
+    """A function that launches a device function so that it starts early; it takes the stream, the address of the
+    arguments' addresses, and 0.
     """
     sizes = (ctypes.c_uint * 7)(*config.flat)
     handle, attribute = ctypes.c_void_p(function), ctypes.addressof(_attribute)

@@ -1,11 +1,11 @@
-"""Under which name this package is installed: one for each major version of CUDA."""
+"""The names that this package is installed by: one for each major version of CUDA."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
 NAMES = {12: "cuconv", 13: "cuconv-cuda13x"}
-"""The distributions by the major version of CUDA that their CuPy, NVRTC and headers are for. Their code is the same."""
+"""Names of distributions, by the major version of CUDA of their CuPy, NVRTC and headers. Their code is the same."""
 
 
 def installed() -> dict[int, str]:

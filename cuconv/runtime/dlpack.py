@@ -14,7 +14,7 @@ WANTED = "a NumPy array, a CuPy array, a torch tensor or an object with __dlpack
 
 
 def imported(arguments: Sequence[str], given: Sequence[Any], needed: str) -> tuple[Any, ...]:
-    """CuPy arrays, NumPy ones on the CPU, over the memory of other libraries' arrays.
+    """CuPy arrays, or NumPy arrays on the CPU, over the memory of other libraries' arrays.
 
     None stays None, except for the argument `needed`, for which it raises TypeError.
     """
@@ -35,7 +35,7 @@ def _import(argument: str, array: Any) -> Any:
     if not is_array(array):
         raise TypeError(message(argument, describe(array), WANTED))
     if not hasattr(array, "__dlpack__"):
-        # Numba's arrays on a GPU have the other interface only.
+        # Numba's arrays on a GPU have only __cuda_array_interface__.
         import cupy
 
         return cupy.asarray(array)
@@ -48,11 +48,11 @@ def _import(argument: str, array: Any) -> Any:
 
 
 IMMUTABLE = frozenset({"jax", "jaxlib"})
-"""Libraries of which nothing may write to arrays. NumPy's views of them say so, CuPy's do not."""
+"""Libraries with arrays that must not be written. NumPy's views of them say so, CuPy's do not."""
 
 
 def is_immutable(array: Any) -> bool:
-    """Whether an array is one of these."""
+    """Whether an array is of one of these libraries."""
     library, *_ = type(array).__module__.split(".")
     return library in IMMUTABLE
 

@@ -31,11 +31,11 @@ FLOAT8_E4M3FN = DType("float8_e4m3fn", "float8_e4m3fn", 1, np.dtype(ml_dtypes.fl
 BOOL = DType("bool", "bool", 1, np.dtype(np.bool_))
 BYTE = DType("uint8", "unsigned char", 1, np.dtype(np.uint8))
 FLOAT64 = DType("float64", "double", 8, np.dtype(np.float64))
-"""No kernel reads it: it may stand in for float32 where the references compute torch tensors."""
+"""No kernel reads it; it may replace float32 where the references compute torch tensors."""
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 CODES = (INT16, INT8, FLOAT8_E4M3FN)
-"""The dtypes of codes: numbers are these times a scale."""
+"""The dtypes of codes, which stand for numbers as multiples of a scale."""
 STATES: tuple[DType, ...] = FLOATS + CODES
 """The dtypes that states are kept in."""
 INDICES = (INT32, INT64)

@@ -1,8 +1,8 @@
-"""The way into public functions: a call that is like an earlier one goes from its arguments to its launches at once.
+"""The way into public functions: a call like an earlier one goes from its arguments directly to its launches.
 
-What a function makes out of its arguments, the operation that it calls and what it returns of the results follow from
-the facts of its arrays and from its other arguments. They are found out once, by calling the function with stand-ins
-for the arrays, and written down as one function that compares these facts and arguments, and launches.
+The facts of its arrays and its other arguments determine which operation a function calls, with which arguments, and
+what it returns. These are found out once, by calling the function with stand-ins for the arrays, and become one
+generated function that compares facts and arguments, and launches.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from cuconv.runtime.plan import NO_NUMBERS, Late
 from cuconv.runtime.recogniser import repeated
 
 MAX_ENTRIES = 16
-"""Most combinations of other arguments than arrays that a prepared call is entered with at once."""
+"""Most combinations of non-array arguments for which a prepared call has a generated function."""
 
 MAX_MISSES = 2 * RECENT
-"""Arrays in other shapes than those of the last calls, less twice as many others, from which on no call is run at once:
-where shapes differ all the time, to compare them with those of the last calls takes a fourth of a call."""
+"""Misses, less twice the hits, from which on arrays are no longer compared with those of the last calls: where shapes
+differ all the time, comparing takes a fourth of a call."""
 
 CONSTANTS = (type(None), bool, int, float, str)
-"""The types of other arguments that are compared, of which there may also be tuples."""
+"""The types of non-array arguments, or parts of tuples, that can be compared."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Run = Callable[..., Any]
-"""Runs a call on the arguments of its function; returns what that does, or True where it returns nothing, and None for
-arguments that it is not for."""
+"""Runs a call on the arguments of its function. It returns what the function does, or True where that returns nothing,
+and None for arguments of other calls."""
 
 
 def quick(function: Function) -> Function:
-    """Let calls of a public function that are alike be run at once. A decorator."""
+    """Decorator of a public function: calls like earlier ones go directly to their launches."""
     parameters = _positional(function)
     defaults = {f"_{each.name}": each.default for each in parameters if each.default is not each.empty}
     names = ", ".join(each.name for each in parameters)
     arguments = [f"{each.name}=_{each.name}" if f"_{each.name}" in defaults else each.name for each in parameters]
-    # What may only be given by keyword is in a dict: to fill in many defaults by name takes a good part of a call.
+    # Keyword-only arguments stay in a dict: filling in many defaults by name takes a good part of a call.
     traced = "_torch.compiler.is_dynamo_compiling()"
     if (torch := tracing.torch) is None:
         traced = f"(_torch := _tracing.torch) is not None and {traced}"
@@ -60,34 +60,34 @@ def quick(function: Function) -> Function:
 
 
 def never(*args: Any, **kwargs: Any) -> None:
-    """What is for no arguments."""
+    """A `Run` for no arguments at all."""
 
 
 class Entry:
-    """What runs calls of a function at once."""
+    """The generated functions for calls of one public function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._count = function, len(_positional(function))
         self._returns_nothing = inspect.signature(function).return_annotation in (None, "None")
         self.result = "None" if self._returns_nothing else "_result"
-        """The code of what the function returns where `_result` is that of a `Run`."""
+        """Code of what the public function returns, where `_result` is what a `Run` has returned."""
         self.forget()
 
     def forget(self) -> None:
-        """Let the next call be the first one."""
+        """Forget all earlier calls."""
         self._misses = 0
         self._run_none()
 
     def _run_none(self) -> None:
         self.first: Run = never
-        """What is tried first without arguments that may only be given by keyword."""
+        """The `Run` that is tried first for calls without keyword-only arguments."""
         self.firsts: dict[tuple[str, ...], Run] = {}
-        """The same for such arguments, by their names."""
+        """The `Run` that is tried first for calls with keyword-only arguments, by their names."""
         self._recent: dict[tuple[str, ...], tuple[Run, ...]] = {}
-        """The last ones that ran a call, by these names."""
+        """The last `Run`s that ran a call, by the names of keyword-only arguments."""
 
     def call(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
-        """Call the function with arguments that what is tried first is not for."""
+        """Call the function with arguments that the `Run` tried first is not for."""
         names = tuple(more)
         for run in self._recent.get(names, ())[1:]:
             if (result := run(*given, **more)) is not None:
@@ -113,9 +113,10 @@ class Entry:
             self.first = run
 
     def _enter(self, known: Known, values: tuple[Any, ...], names: tuple[str, ...]) -> None:
-        """Let calls like this one be run at once: its arrays were recognised, and `names` are those of the last values.
+        """Let calls like this one go directly to their launches. Its arrays were recognised; `names` are those of the
+        last values.
 
-        A function that makes other arrays out of them, for one, goes its own way every time.
+        A function that makes other arrays out of its arguments, for example, always runs as it is written.
         """
         others = tuple(map(_without_arrays, values))
         if not all(map(_is_constant, others)):
@@ -130,7 +131,7 @@ class Entry:
             self._try_first(names, run)
 
     def _made(self, to: Known, values: tuple[Any, ...], names: tuple[str, ...]) -> Run | None:
-        """What runs such calls; None where a call does more than to hand over its arrays."""
+        """The `Run` of such calls; None where a call does more than hand over its arrays."""
         known: dict[int, Held] = {}
         standing = [held(each, known) for each in values]
         made: list[_Made] = []
@@ -162,23 +163,23 @@ class Entry:
 
 
 class _Lines:
-    """Lines that leave by `return None` unless arguments are as in a call, and name the arrays by their places."""
+    """Lines that `return None` unless arguments are as in a call, and that name the arrays by their places."""
 
     def __init__(self, places: dict[int, list[int]]) -> None:
-        """Take the places of the arrays, by the identities of what stands for them."""
+        """Take the places of the arrays, by the identities of their stand-ins."""
         self.lines: list[str] = []
         self.values: dict[str, Any] = {}
-        """The values of names in them."""
+        """The values of names in the lines."""
         self._places = places
         self._has_surplus = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether all places have an array, and all arrays a place."""
+        """Whether every place has an array, and every array a place."""
         return not any(self._places.values()) and not self._has_surplus
 
     def compare(self, name: str, value: Any, is_fixed: bool = False) -> str:
-        """Add the lines for an argument; its name, which may be another one unless it is fixed."""
+        """Add the lines for an argument; returns its name, which may be a new one unless it is fixed."""
         number = len(self.values)
         if isinstance(value, Held):
             places = self._places[id(value)]
@@ -204,12 +205,12 @@ class _Lines:
 
 
 class _Made(NamedTuple):
-    """A call of an operation that a public function makes of stand-ins for arrays."""
+    """A call of an operation that a public function makes on stand-ins for arrays."""
 
     operation: Operation[Any]
     given: tuple[Any, ...]
     results: list[object]
-    """What stands for its results."""
+    """The stand-ins for its results."""
     options: tuple[Any, ...]
     outputs: tuple[str, ...] | None = None
     late: Late = NO_NUMBERS
@@ -223,7 +224,7 @@ class _Made(NamedTuple):
             and not self.late
             and recogniser is not None
             and recogniser.pointers == [f"p{n}" for n, each in enumerate(self.given) if each is not None]
-            # Which of equal arguments goes where is known only where arrays are compared with each other.
+            # Which of several equal arguments goes where is only known if arrays are compared with each other.
             and recogniser.same == repeated(self.given)
             and all(each is None or isinstance(each, Held) for each in self.given)
         )
@@ -241,7 +242,7 @@ class _Made(NamedTuple):
 
 
 def _done(results: Sequence[str]) -> str:
-    """The code of what stands for no results."""
+    """The code of stand-ins for no results."""
     return "True"
 
 
@@ -267,4 +268,4 @@ def _is_constant(value: Any) -> bool:
 
 
 entries: list[Entry] = []
-"""Those of all functions."""
+"""The entries of all public functions."""

@@ -1,4 +1,4 @@
-"""Environment variables: a quick look-up for every call, and the words that they take."""
+"""Environment variables: a quick look-up for every call, and the values that they take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _getenv() -> Callable[[bytes], bytes | None]:
     """A quick look-up of an environment variable, for every call.
 
     os.environ raises and catches two exceptions for a variable that is not set, which takes 0.5 us. Where names are
-    bytes, it keeps them in a dict, and to look there takes 0.04.
+    bytes, it keeps them in a dict, and a look-up there takes 0.04 us.
     """
     kept = getattr(os.environ, "_data", None)
     if os.name == "posix" and isinstance(kept, dict):
@@ -28,7 +28,7 @@ CHECK = b"CUCONV_CHECK"
 
 OFF = ("", "0", "false", "no", "off")
 ON = ("1", "true", "yes", "on")
-"""The words, in any case, that CUCONV_CHECK takes."""
+"""The values, in upper or lower case, by which CUCONV_CHECK is on."""
 
 
 def contents_are_checked(word: str | None) -> bool:

@@ -1,7 +1,7 @@
-"""Functions that are written for the arrays of one call.
+"""Functions that are generated for the arrays of one call.
 
-Of a call that is like an earlier one it is known how many arrays it has, which are absent and what it launches. A
-function with names for them runs it in one frame: loops over lists and further frames take as long as a launch.
+For a call like an earlier one it is known how many arrays it has, which are absent and what it launches. A function
+with a name for each array runs it in one frame, because loops over lists and further frames take as long as a launch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Part(NamedTuple):
 
     text: str
     values: Mapping[str, Any]
-    """What names in the text stand for. No two parts of one function have the same names."""
+    """The values of names in the text. No two parts of one function have the same names."""
 
 
 def function(arguments: str, lines: Iterable[str], values: Mapping[str, Any]) -> Callable[..., Any]:
@@ -28,7 +28,8 @@ def function(arguments: str, lines: Iterable[str], values: Mapping[str, Any]) ->
 
 @remembered
 def _compiled(arguments: str, lines: tuple[str, ...], names: tuple[str, ...]) -> Callable[..., Callable[..., Any]]:
-    """What makes a function of these lines. Calls of the same form have the same ones, and compiling takes 0.3 ms."""
+    """A function that makes a function of these lines. It is shared by calls of the same form, because compiling takes
+    0.3 ms."""
     body = "".join(f"        {line}\n" for line in lines)
     text = f"def make({', '.join(names)}):\n    def generated({arguments}):\n{body}    return generated\n"
     found: dict[str, Any] = {}

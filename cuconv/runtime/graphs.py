@@ -1,4 +1,4 @@
-"""Launches that are repeated with the same arguments, by CUDA graphs: these cost the host less to launch."""
+"""Launches that are repeated with the same arguments, by CUDA graphs, which take the host less time to launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cuconv.runtime import dependent, machine
 from cuconv.runtime.generated import Part
 
 MAX_GRAPHS = 16
-"""Graphs that repeated launches have at most, on all streams together."""
+"""Most graphs of one list of repeated launches, on all streams together."""
 
 Launch = Callable[[int], None]
 """Enqueues launches on a raw stream."""
@@ -25,11 +25,11 @@ def one_by_one(launches: Sequence[Launch]) -> Part:
 
 
 def repeated(launches: Sequence[Launch], device: int) -> Part:
-    """Code that makes these launches on the stream `on`, with as many calls as there are kernels or with one.
+    """Code that makes these launches on the stream `on`, by one call for each kernel or by one call of a graph.
 
-    On an H200's host a kernel's launch takes 3.9 us, and that of a graph of one 1.5; on the GPU both take equally long.
-    Each stream has graphs of its own, because a graph waits for its own last launch. Two threads must not use one at
-    the same time, and so each takes a graph out of the list of the stream and puts it back.
+    On an H200's host the launch of a kernel takes 3.9 us, and that of a graph with one kernel 1.5; on the GPU both take
+    equally long. Each stream has separate graphs, because a graph waits for its own last launch. Two threads must not
+    use one graph at the same time, so each takes a graph out of the stream's list and puts it back.
     """
     from cupy.cuda import runtime
 
@@ -48,7 +48,7 @@ def repeated(launches: Sequence[Launch], device: int) -> Part:
             launch(on)
 
     elsewhere = "" if machine.has_one_device() else "get_device() != own_device or "
-    # A graph cannot be launched while another one is captured: then its kernels are. Stream 0 is never captured.
+    # A graph cannot be launched during a capture, so its kernels are launched then. Stream 0 is never captured.
     text = f"""\
 if {elsewhere}on and is_capturing(on):
 {indent(each.text, "    ")}
@@ -87,7 +87,7 @@ _RELAXED = 2
 
 @contextmanager
 def _relaxed() -> Iterator[None]:
-    """Let this thread make a graph though another one may be in the middle of a capture, which would end it."""
+    """Let this thread make a graph while another thread captures; without this, that capture would be invalidated."""
     mode = ctypes.c_int(_RELAXED)
     exchange = dependent.driver().cuThreadExchangeStreamCaptureMode
     dependent.check(exchange(ctypes.byref(mode)))

@@ -1,4 +1,4 @@
-"""Stand-ins for arrays: a public function that is called with them leaves its call of an operation to whoever asks."""
+"""Stand-ins for arrays: a public function that is called with them hands its call of an operation to `taking`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cuconv.runtime.arrays import Family
 
 
 class Held:
-    """An array in the place of which a function is called."""
+    """A stand-in for an array in a call of a public function."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
 
     def __getattr__(self, name: str) -> Any:
-        """What the array has: where another argument does not fit, an error is to name that one."""
+        """An attribute of the array, so that an error is about the argument that does not fit."""
         return getattr(self.array, name)
 
 
@@ -28,14 +28,15 @@ def is_array(value: Any) -> bool:
 
 
 def held(value: Any, known: dict[int, Held]) -> Any:
-    """What a function gets in the place of an argument: one for an array in several places, because functions ask."""
+    """The stand-in for an argument; an array in several places has one stand-in, because functions compare
+    arguments."""
     if isinstance(value, tuple | list):
         return tuple(held(each, known) for each in value)
     return known.setdefault(id(value), Held(value)) if is_array(value) else value
 
 
 Take = Callable[..., Sequence[Any]]
-"""Takes the arguments of Operation.__call__ behind the operation; returns what stands for the results."""
+"""Takes an operation and the arguments of Operation.__call__; returns stand-ins for the results."""
 
 _take: ContextVar[Take] = ContextVar("take")
 

@@ -41,10 +41,12 @@ class Params:
         if self.dtype.itemsize != self.pointers.size + self.numbers.itemsize:
             raise TypeError(f"the numbers of {self.dtype.names} are not aligned behind the pointers")
         self.packing = tuple(self.packing_of([True] * n) for n in range(len(pointers) + 1))
-        """The packing of pointers and the numbers' bytes, by how many pointers are given; further ones are null."""
+        """The packing of pointers and the numbers' bytes, by the number of leading pointers that are given; others are
+        null."""
 
     def packing_of(self, given: Sequence[bool]) -> struct.Struct:
-        """The packing of the pointers that are given, of the first ones, and the numbers' bytes; others are null."""
+        """The packing of the pointers and the numbers' bytes. `given` says which of the first pointers are given;
+        others are null."""
         # "P" takes half as long as "Q", and there is nothing to align.
         pointers = "".join("P" if each else "8x" for each in given)
         return struct.Struct(f"{pointers}{8 * (len(self.pointer_names) - len(given))}x{self.numbers.itemsize}s")
@@ -66,7 +68,7 @@ class Params:
         return cls(tuple(pointers), *shapes)
 
     def pack_numbers(self, **values: Any) -> bytes:
-        """The bytes behind the pointers, from values for every field."""
+        """The bytes of the argument struct behind the pointers, from a value for every field."""
         record = np.zeros((), self.numbers)
         for name in self.numbers.names or ():
             record[name] = values.pop(name)
@@ -75,7 +77,7 @@ class Params:
         return record.tobytes()
 
     def replaced(self, numbers: bytes, values: Mapping[str, int]) -> bytes:
-        """Packed numbers with other integers in some fields; names that are no fields have no effect.
+        """Packed numbers with new integers in the fields with these names; other names have no effect.
 
         An integer keeps its lowest bits where it is too large for its field.
         """
@@ -105,7 +107,8 @@ class PerClass(Generic[Value]):
 
 
 class OwnBlock(PerClass[int]):
-    """Threads per block where specialisations differ in them: their `block`, and of the class the most in BLOCKS."""
+    """Threads per block where specialisations differ: the `block` of a specialisation, or the largest of BLOCKS for the
+    class."""
 
     def __init__(self) -> None:
         super().__init__(lambda cls: max(cls.BLOCKS))
@@ -141,7 +144,7 @@ def _warps(cls: type[Kernel]) -> int:
 class Declared:
     """The names of a kernel class in the device code, and the facts that the device code declares for it."""
 
-    # Without annotations: a dataclass would ask for their values as defaults while the class is being made.
+    # These have no annotations: a dataclass would read their values as defaults while the class is being made.
     unit = PerClass(_unit)
     """The kernel's name in C++ without "_kernel": causal_conv1d_fwd for CausalConv1dFwd."""
     file = PerClass(_file)
@@ -161,14 +164,14 @@ class Kernel(Declared):
     """Base of all kernels. The fields of a subclass are the template parameters of its .cu, in order."""
 
     EARLY: ClassVar[tuple[str, ...] | None] = None
-    """The pointers that it reads before it waits for the preceding kernel (`wait_for_preceding()`); None for a kernel
-    that does not wait."""
+    """The pointers that the kernel reads before it waits for the preceding one (`wait_for_preceding()`); None for a
+    kernel that does not wait."""
     LETS_GO_FIRST: ClassVar[bool] = False
-    """Whether it lets the next kernel start before it has waited itself (`let_next_start()`)."""
+    """Whether the kernel lets the next one start before it has waited itself (`let_next_start()`)."""
     FOLLOWS: ClassVar[bool] = False
-    """Whether it is always launched so that it starts before the launch in front of it has ended, which belongs to the
-    same call: it waits for that launch before it writes, or reads anything but EARLY (`wait_for_leader()`). That
-    launch does not write EARLY."""
+    """Whether the kernel is the second launch of a call and is always launched to start before the first has ended. It
+    waits for the first (`wait_for_leader()`) before it writes, and before it reads anything but EARLY, which the first
+    does not write."""
 
     @property
     def is_follower(self) -> bool:
@@ -177,7 +180,7 @@ class Kernel(Declared):
 
     @property
     def dynamic_bytes(self) -> int:
-        """The dynamic shared memory of its launches, where that is more than a kernel has without asking for it."""
+        """Bytes of dynamic shared memory of its launches, where a kernel must ask for that much; 0 elsewhere."""
         return 0
 
     @classmethod
@@ -198,7 +201,7 @@ class Kernel(Declared):
     def load(self, device: int, defined: tuple[str, ...] = ()) -> LoadedKernel:
         """This kernel on a device, compiled if need be, and kept for the life of the process.
 
-        With macros of `dependent` defined, launches do not wait for the preceding kernel: the kernel does.
+        With macros of `dependent` defined, the kernel itself waits for the preceding one, and its launches do not.
         """
         return _load(self, device, defined)
 
@@ -223,7 +226,7 @@ def _load(kernel: Kernel, device: int, defined: tuple[str, ...]) -> LoadedKernel
         except Exception:
             if artifact.path.exists():
                 raise
-        # Another process has cleared the cache between build and load.
+        # Another process may clear the cache between build and load.
         artifact = build(kernel.file, kernel.expression, capability, defined)
         return _loaded(kernel, artifact, device, bool(defined))
 
@@ -251,7 +254,7 @@ class _Buffer:
 
 
 class _Own(_Buffer):
-    """What a thread has for its launches: the arguments of the current one, and the devices that it has used."""
+    """A thread's memory for the arguments of its current launch, and the devices that it has used."""
 
     def __init__(self) -> None:
         super().__init__(bytes(MAX_ARGUMENT_BYTES))
@@ -259,7 +262,7 @@ class _Own(_Buffer):
 
 
 class _Thread(threading.local):
-    """Each thread's own state, in a single attribute: looking one up takes longer than on a plain object."""
+    """Each thread's own state, in a single attribute, because a look-up here takes longer than on a plain object."""
 
     def __init__(self) -> None:
         self.own = _Own()
@@ -269,12 +272,12 @@ thread = _Thread()
 
 
 Enqueue = Callable[..., None]
-"""Enqueues a launch with these pointers on a raw stream of the kernel's device, and with other packed numbers where
-they follow."""
+"""Enqueues a launch on a raw stream of the kernel's device, with the pointers that it is given, and with other packed
+numbers if these are given, too."""
 
 
 Replay = Callable[[int], None]
-"""Enqueues a launch with the arguments that it has, on a raw stream of the kernel's device."""
+"""Enqueues a launch with fixed arguments on a raw stream of the kernel's device."""
 
 
 class LoadedKernel:
@@ -289,14 +292,14 @@ class LoadedKernel:
         self._device = device
         self._packing, self._packing_of = params.packing, params.packing_of
         self._starts_early = starts_early
-        # The driver's own launch takes 2 us; CuPy's goes through a description of every argument and takes 8.
+        # The driver's own launch takes 2 us; CuPy's describes every argument and takes 8.
         self._launch = driver.launchKernel
         self.get_device: Callable[[], int] = runtime.getDevice
         self._set_device = runtime.setDevice
 
     def launcher(self, config: LaunchConfig) -> tuple[Callable[..., None], tuple[int, ...]]:
-        """What launches with this configuration, and its first arguments: it takes the stream, the address of the
-        kernel's arguments' address, and 0 behind them.
+        """A function that launches with this configuration, and its first arguments; behind these it takes the stream,
+        the address of the kernel arguments' address, and 0.
 
         The kernel's device has to be the current one, in a thread that has used it before.
         """
@@ -309,7 +312,7 @@ class LoadedKernel:
         return partial(launch, *first) if first else launch
 
     def packer(self, given: Sequence[bool]) -> Callable[..., None]:
-        """What writes the pointers that are given, null for the others, and packed numbers to a place in a buffer."""
+        """A function that writes the given pointers, null for others, and packed numbers to a place in a buffer."""
         return self._packing_of(given).pack_into
 
     def bound(self, config: LaunchConfig, numbers: bytes) -> Enqueue:

@@ -16,7 +16,7 @@ MAX_DIVIDEND = 2**31 - 1
 
 
 class TooLarge(ValueError):
-    """A problem that no launch of a kernel can take."""
+    """Raised for a problem that is too large for a launch."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def fast_div(divisor: int) -> tuple[int, int, int]:
 
 
 def vectors(dtype: DType) -> list[int]:
-    """The numbers of elements that an access to a dtype may have, the scalar fallback first."""
+    """The possible numbers of elements per access for a dtype, the scalar fallback first."""
     return [vec for vec in (1, 2, 4, 8, 16) if vec * dtype.itemsize <= MAX_VECTOR_BYTES]
 
 

@@ -13,7 +13,7 @@ HOST = -1
 """The device number of the CPU."""
 
 ALIGNMENT = 16
-"""Bytes modulo which a layout knows an address: the widest access of a thread."""
+"""Bytes modulo which a layout holds an address: the widest access of a thread."""
 
 
 class Layout(NamedTuple):
@@ -21,7 +21,7 @@ class Layout(NamedTuple):
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In elements."""
+    """Strides in elements."""
     dtype: DType | str
     """A dtype that kernels know, or the name of another one."""
     device: int
@@ -59,25 +59,25 @@ class Layout(NamedTuple):
         return self.offset // self.itemsize
 
     def active(self, *axes: int) -> list[int]:
-        """The strides along those of the axes that are longer than 1: along the others no stride is ever taken."""
+        """The strides along those of the axes that are longer than 1; strides along other axes have no meaning."""
         return [self.strides[axis] for axis in axes if self.shape[axis] > 1]
 
     def with_axis(self, axis: int) -> Layout:
-        """The same elements with a new axis of length 1 and stride 0 in front of an axis."""
+        """The layout with a new axis of length 1 and stride 0 in front of an axis."""
         shape, strides = list(self.shape), list(self.strides)
         shape.insert(axis, 1)
         strides.insert(axis, 0)
         return self._replace(shape=tuple(shape), strides=tuple(strides))
 
     def with_order(self, *axes: int) -> Layout:
-        """The same elements with these axes in this order."""
+        """The layout with these axes in this order."""
         return self._replace(
             shape=tuple(self.shape[axis] for axis in axes), strides=tuple(self.strides[axis] for axis in axes)
         )
 
 
 def transposed(layouts: Mapping[str, Layout | None], names: Container[str]) -> dict[str, Layout | None]:
-    """The same layouts, with the last two axes of those with these names exchanged."""
+    """Layouts, with the last two axes exchanged in those that have these names."""
     return {
         name: each.with_order(*range(len(each.shape) - 2), -1, -2) if each is not None and name in names else each
         for name, each in layouts.items()
@@ -99,7 +99,7 @@ def index_numbers(**arrays: Layout | None) -> dict[str, object]:
 
 
 def pad_number(pad_slot_id: int, indices: Layout | None) -> int:
-    """The slot number that kernels take for padding: without index array none, so that pads no sequence."""
+    """The slot number that kernels take for padding; -1 without an array of slots, so that no sequence is padding."""
     return -1 if indices is None else pad_slot_id
 
 
@@ -144,6 +144,6 @@ def order_like(layout: Layout) -> tuple[int, ...]:
     *outer, dim, length = range(len(layout.shape))
     if is_channel_last(layout):
         return (*outer, length, dim)
-    # So products of matrices with all tokens lay out their results: what they take next needs no copy either.
+    # Matrix products over all tokens lay out their results like this, and the next product needs no copy.
     is_batch_inside = len(outer) == 1 and layout.shape[dim] > 1 and 0 < layout.strides[0] < layout.strides[dim]
     return (dim, *outer, length) if is_batch_inside else (*outer, dim, length)

@@ -1,4 +1,4 @@
-"""What a GPU has: asked of the device, or assumed where a call is only planned."""
+"""Numbers of a GPU: asked of the device, or assumed where a call is only planned."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ REFERENCE = "H200"
 """The GPU that thresholds were measured on, assumed for arrays on no device."""
 
 DEPENDENT_CAPABILITY, DEPENDENT_DRIVER = 90, 12030
-"""Ten times the compute capability, and the driver's CUDA version, from which on kernels can start before the preceding
-one has ended, in captured graphs as well (CUDA programming guide, programmatic dependent launch)."""
+"""The least compute capability (times 10) and the least CUDA version of the driver with which kernels can start before
+the preceding one has ended, also in captured graphs (CUDA programming guide, programmatic dependent launch)."""
 
 _assumed = ContextVar("multiprocessors", default=MULTIPROCESSORS[REFERENCE])
 
 
 def multiprocessors(device: int) -> int:
-    """The multiprocessors of a CUDA device, or of the GPU that a number of no device stands for."""
+    """The multiprocessors of a CUDA device, or of the GPU that a number from `assumed_device` stands for."""
     return HOST - device if device < HOST else _asked(device, "MultiProcessorCount")
 
 
 def assumed_device() -> int:
-    """A device number for arrays that are on no device: it says how many multiprocessors plans count with.
+    """A device number for arrays that are on no device, which encodes the number of multiprocessors for plans.
 
-    Plans are remembered by the layouts of arrays, so what they depend on is to be part of these.
+    Plans are remembered by the layouts of arrays, so everything that they depend on must be part of these.
     """
     return HOST - _assumed.get()
 
@@ -53,7 +53,7 @@ def has_shared_memory(device: int, nbytes: int) -> bool:
 
 @cache
 def has_one_device() -> bool:
-    """Whether there is one GPU in this process, which is the current one then."""
+    """Whether this process has only one GPU, which is then the current one."""
     import cupy
 
     try:

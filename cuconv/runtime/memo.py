@@ -1,4 +1,4 @@
-"""What is remembered from call to call: everything has the one limit below, for the life of a process."""
+"""Memory of earlier calls, for the life of a process; all of it has the one limit below."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 from functools import lru_cache
 
 MAX_REMEMBERED = 2048
-"""Most entries of a memo. Prepared calls of all functions share one memo, and so do their sets of addresses. Both full,
-they take about 25 MB together: up to 9 KB per prepared call, and 0.7 KB per set of addresses."""
+"""Most entries of a memo. Prepared calls of all functions share one memo, and so do their sets of addresses. Together
+the two take about 25 MB when full: up to 9 KB per prepared call, and 0.7 KB per set of addresses."""
 
 remembered = lru_cache(maxsize=MAX_REMEMBERED)
-"""Gives a function a memo of its own, which drops what was not used for the longest time."""
+"""Decorator: gives a function a memo, which drops its least recently used entries."""
 
 remembered_by_type = lru_cache(maxsize=MAX_REMEMBERED, typed=True)
-"""The same for arguments that nothing has checked: 2.0 equals 2, but is no size."""
+"""Decorator: `remembered` for arguments that have not been checked, because 2.0 equals 2, but is no size."""
 
 
 class SharedLimit:

@@ -17,11 +17,11 @@ from cuconv.runtime.plan import NO_NUMBERS, Late, Operands
 from cuconv.runtime.tracing import is_recorded, is_traced
 
 RECENT = 4
-"""Most calls of an operation that arrays are compared with, before all that is remembered is searched."""
+"""Most recent calls of an operation that arrays are compared with before all remembered calls are searched."""
 
 ThroughTorch = Callable[..., Sequence[Any]]
-"""Makes the call of an operation, with the arguments of its __call__, on tensors that torch traces, that autograd
-follows or that have no memory."""
+"""Makes the call of an operation on tensors that torch traces, that autograd follows or that have no memory; takes the
+operation and the arguments of its __call__."""
 
 
 def _no_torch(*call: Any) -> Sequence[Any]:
@@ -29,14 +29,15 @@ def _no_torch(*call: Any) -> Sequence[Any]:
 
 
 through_torch: ThroughTorch = _no_torch
-"""Set by the package, because what knows torch is above the runtime."""
+"""Set by the package, because the runtime may not import cuconv.torch."""
 
 preparing = threading.RLock()
-"""Held while what recognises arrays is made or dropped. Calls that are recognised do without it."""
+"""Held while recognisers are made or dropped. Calls that are recognised need no lock."""
 
 
 class _Latest(threading.local):
-    """How arrays were handled that were recognised last in this thread: a hint that such calls are worth an entry."""
+    """How the last recognised arrays of this thread were handled: a hint that such calls are worth a generated
+    function."""
 
     known: Known | None = None
 
@@ -46,7 +47,7 @@ latest = _Latest()
 
 @dataclass(eq=False)
 class Operation(Definition[Operands]):
-    """A public function that can be called: it finds or prepares what its definition says for the arrays of a call."""
+    """A public function that can be called: for the arrays of a call it finds a prepared call or prepares one."""
 
     named: ClassVar[dict[str, Operation[Any]]] = {}
     """All operations that have a name."""
@@ -57,9 +58,9 @@ class Operation(Definition[Operands]):
             self.named[self.name] = self
         self._remembered: Callable[..., Call[Operands]] = partial(_prepared, self)
         self.recent: tuple[Call[Operands], ...] = ()
-        """The last calls that were looked up and differ, the latest first."""
+        """The last different calls that were looked up, the latest first."""
         self.known: tuple[Known, ...] = ()
-        """How arrays are handled that are like those of these calls, the latest first."""
+        """How arrays like those of recent calls are handled, the latest first."""
 
     def __call__(
         self,
@@ -75,15 +76,15 @@ class Operation(Definition[Operands]):
             given: the arrays in the order of inputs and outputs.
             options: the other arguments of `check`, hashable.
             outputs: the names of the results where they differ from call to call.
-            late: integers for fields of argument structs, and for the reference, that nothing is remembered by.
-            may_be_traced: False for the call of an operator in a graph, which runs whatever torch traces meanwhile.
+            late: integers for fields of argument structs and for the reference, which do not affect checks or plans.
+            may_be_traced: False for the call of an operator in a graph, which runs even while torch traces.
         """
         leader = given[self.place_of_leader]
         may_be_traced = may_be_traced and not isinstance(leader, arrays.untraced)
         if may_be_traced and is_traced():
             return through_torch(self, given, options, outputs, late)
         # The last calls are tried first, because the layers of a model make equal calls one after another. Recognising
-        # arrays is quicker than comparing facts, and that takes half as long as hashing them.
+        # arrays is quicker than comparing facts, and comparing takes half as long as hashing.
         for known in (recent := self.known):
             if known.options == options and known.outputs == outputs:
                 results = known.run(given, late)
@@ -121,19 +122,19 @@ class Operation(Definition[Operands]):
             call = self._remembered(family, outputs, options, *facts)
         with preparing:
             if family.recogniser is not None and call in self.recent:
-                # To make one takes longer than a call, so it is for the second of equal calls.
+                # Making a recogniser takes longer than a call, so it is made for the second of equal calls.
                 call.recognise(None if call.recogniser else family.recogniser(given))
             self.recent = (call, *[each for each in self.recent if each is not call][: RECENT - 1])
             self.find_known()
         return call, pointers
 
     def find_known(self) -> None:
-        """Let the recent calls be those that are known."""
+        """Make the known calls those of the recent calls."""
         self.known = tuple(known for call in self.recent for known in call.known)
 
     def _known_first(self, known: Known) -> None:
         """Try one of the known calls first from now on."""
-        # A thread that replaces them meanwhile costs a little time and nothing else.
+        # If another thread replaces them meanwhile, that costs only a little time.
         self.known = (known, *[each for each in self.known if each is not known])
 
     def _prepare(

@@ -1,4 +1,4 @@
-"""What the checks and the plan of a call say, as values that families make and that know neither arrays nor a GPU."""
+"""The results of a call's checks and of its plan, as values that refer neither to arrays nor to a GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Arrays = Mapping[str, Any]
 """The arrays of a call by argument, None for an absent array."""
 
 Late = Mapping[str, int]
-"""Integers that differ from call to call without any effect on checks and plans, such as the seed of random numbers, by
-their field in argument structs. They are not part of what a call is remembered by."""
+"""Integers that differ from call to call without affecting checks and plans, such as a seed of random numbers, by their
+field in argument structs. Calls are remembered without them."""
 
 NO_NUMBERS: Late = {}
 
@@ -35,7 +35,8 @@ class Launch(NamedTuple):
     numbers: bytes
     """The bytes of the kernel's argument struct behind its pointers."""
     named: Mapping[str, str] = {}
-    """The arguments, or regions of scratch memory, that pointers of other names take, or NULL."""
+    """For a pointer that does not have the name of its argument, by the pointer's name: the argument, a region of
+    scratch memory, or NULL."""
 
     @classmethod
     def packed(cls, kernel: Kernel, config: LaunchConfig, **numbers: object) -> Launch:
@@ -52,9 +53,9 @@ class Plan(NamedTuple):
 
     launches: tuple[Launch, ...] = ()
     scratch: int = 0
-    """Bytes of device memory in which the launches leave results for each other."""
+    """Bytes of device memory in which launches leave data for later ones."""
     regions: Mapping[str, int] = {}
-    """Where arrays begin in that memory, in bytes, by the name of an argument or one that launches give them."""
+    """Where arrays begin in scratch memory, in bytes, by the name of an argument or a name from `Launch.named`."""
 
 
 Operands = TypeVar("Operands")
@@ -71,6 +72,7 @@ class Checked(Generic[Operands]):
     updated: tuple[str, ...] = ()
     """Arguments that are read and written; absent ones may be named, too."""
     in_place: tuple[str, ...] = ()
-    """An output, and the inputs of which one may be the same memory, laid out alike."""
+    """An output, and the inputs that it may share memory with, one at a time and laid out alike."""
     overlaid: Layouts = field(default_factory=dict)
-    """The distinct elements of written arguments that have one element at several indices, where equal values go."""
+    """Layouts of the distinct elements of written arguments in which several indices share an element; equal values are
+    written to it."""

@@ -1,4 +1,4 @@
-"""Arrays like those of an earlier call, told by code that is made for them once."""
+"""Generated code that recognises arrays like those of an earlier call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cuconv.runtime.layout import ALIGNMENT
 
 
 class Recogniser:
-    """Tells other arrays with the facts of a call, and where they are."""
+    """Recognises other arrays with the facts of a call, and finds their addresses."""
 
     def __init__(
         self,
@@ -24,16 +24,16 @@ class Recogniser:
         """Take the arrays of a call, None for absent ones.
 
         `recognise` gets the arrays by their places, each once; it returns lines of code and the values of names in
-        them. The lines leave by `return None` if one of the arrays a0, a1, … in these places has other facts, but for
-        the address, and else have the addresses in p0, p1, …
+        them. The lines `return None` if one of the arrays a0, a1, … in these places has other facts, except for its
+        address; otherwise they assign the addresses to p0, p1, …
         """
         places = {place: array for place, array in enumerate(given) if array is not None}
         self.same = same = repeated(given)
-        """The places of arrays that stand in an earlier place, too, with that one."""
+        """For each array that also has an earlier place, its later place and that earlier one."""
         distinct = {place: array for place, array in places.items() if place not in same}
         lines, self.values = recognise(distinct)
         self.misaligned = _misaligned(distinct, address)
-        """Code that says whether arrays that are recognised have other addresses modulo ALIGNMENT."""
+        """Code that says whether recognised arrays have other addresses modulo ALIGNMENT."""
         self.unpacking = f"{''.join(f'a{place}, ' for place in range(len(given)))} = given"
         """The code that names the arrays of `given`."""
         self.lines = [
@@ -41,14 +41,14 @@ class Recogniser:
             *lines,
             *(f"p{place} = p{other}" for place, other in same.items()),
         ]
-        """The code that recognises arrays in their places, but for alignment, and has the addresses then."""
+        """The code that recognises arrays in their places, except for alignment, and assigns their addresses."""
         absent = [f"a{place} is not None" for place in range(len(given)) if place not in places]
         self.of_given = [self.unpacking, *_unless(absent), *self.lines]
-        """The code that does so for the arrays of `given`, of which no others are there."""
+        """The code that does so for the arrays of `given`, and checks that the others are absent."""
         self.count = len(distinct)
         """The number of arrays, each counted once."""
         self.pointers = [f"p{place}" for place in places]
-        """The names of the addresses in the order of the arrays."""
+        """The names of the addresses, in the order of the arrays."""
         self.mark_written = mark_written
         """Tells the library that some of the arrays have new contents."""
         self.addresses: Callable[[Sequence[Any]], list[int] | None] = generated.function(
@@ -64,14 +64,14 @@ class Recogniser:
 
 
 def repeated(given: Sequence[Any]) -> dict[int, int]:
-    """The places of what stands in an earlier place, too, with the first such place; None does not count."""
+    """For each value that also has an earlier place, its place and the first such place; None does not count."""
     places = {place: each for place, each in enumerate(given) if each is not None}
     first = {id(each): place for place, each in reversed(places.items())}
     return {place: first[id(each)] for place, each in places.items() if first[id(each)] != place}
 
 
 def _unless(conditions: Sequence[str]) -> list[str]:
-    """The line that leaves where one of these conditions holds; none for no conditions."""
+    """The line that returns None where one of these conditions holds; no line for no conditions."""
     return [f"if {' or '.join(conditions)}: return None"] if conditions else []
 
 

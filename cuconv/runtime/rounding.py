@@ -1,4 +1,5 @@
-"""Stochastic rounding of float32 by the random numbers of Philox-4x32, and codes with scales, bit by bit as kernels."""
+"""Stochastic rounding of float32 by the random numbers of Philox-4x32, and codes with scales, with the same bits as
+kernels."""
 
 from __future__ import annotations
 
@@ -63,25 +64,26 @@ LARGEST = {np.dtype(np.int16): 32767.0, np.dtype(np.int8): 127.0, np.dtype(ml_dt
 """The largest code of each dtype of codes."""
 
 LEAST, MOST = np.float32(2.0**-111), np.float32(2.0**126)
-"""A row of smaller magnitude is stored as zeros, one of larger magnitude has no codes."""
+"""The least and the largest magnitude of a row with codes: a smaller row is stored as zeros, a larger one gets the
+scale NaN."""
 
 
 def factors_of(magnitudes: Array, dtype: np.dtype[Any]) -> Array:
-    """What turns rows of these largest magnitudes into codes, float32; NaN for rows without codes."""
+    """The factors that turn rows of these largest magnitudes into codes, float32; NaN for rows without codes."""
     with np.errstate(all="ignore"):
         factors: Array = np.float32(LARGEST[dtype]) / magnitudes.astype(np.float32)
     return np.where(magnitudes < LEAST, np.float32(1.0), np.where(magnitudes <= MOST, factors, np.float32(np.nan)))
 
 
 def scales_of(factors: Array) -> Array:
-    """The scales that belong to factors."""
+    """The scales for these factors."""
     return np.float32(1.0) / factors
 
 
 def codes_of(values: Array, factors: Array, dtype: np.dtype[Any], random: Array | None) -> Array:
     """Rows of float32 values times their factors as codes: the nearest ones, or by 16 random bits each.
 
-    Integers are the nearest ones to the products themselves; before all other roundings these are float32.
+    Integer codes are nearest to the exact products; all other roundings start from products in float32.
     """
     most = np.float32(LARGEST[dtype])
     with np.errstate(all="ignore"):
@@ -128,9 +130,9 @@ class Stored(NamedTuple):
 
 
 def stored(states: Array, dtype: np.dtype[Any], random: Array | None) -> Stored:
-    """States as a pool of a dtype has them, rounded by 16 random bits each or to nearest.
+    """States as they are stored in a pool of a dtype, rounded by 16 random bits each or to nearest.
 
-    Those of float64, where torch tensors have it, are not rounded.
+    States of a float64 pool, which torch tensors may be, are not rounded.
     """
     if dtype == np.float64:
         return Stored(states, None)
@@ -142,7 +144,7 @@ def stored(states: Array, dtype: np.dtype[Any], random: Array | None) -> Stored:
 
 
 def bounds(states: Array, error: Array, dtype: np.dtype[Any], random: Array | None) -> tuple[Stored, Stored]:
-    """The least and the greatest that is stored of states that are off by `error`.
+    """The least and the greatest states that may be stored where the exact ones are off by `error`.
 
     Codes are monotone in the state, and in the factor of the row, which falls with the largest magnitude.
     """
@@ -159,7 +161,7 @@ def bounds(states: Array, error: Array, dtype: np.dtype[Any], random: Array | No
 
 
 def stored_errors(states: Array, error: Array, dtype: np.dtype[Any], random: Array | None) -> Stored:
-    """The errors of what is stored of states that are off by `error`: of floats, that before they are rounded."""
+    """The errors of stored states where the exact ones are off by `error`; for floats, the error before rounding."""
     if dtype not in LARGEST:
         return Stored(error, None)
     each = (stored(states, dtype, random), *bounds(states, error, dtype, random))

@@ -23,11 +23,11 @@ Array = np.ndarray[Any, Any]
 
 
 ZERO, NONE = "zero", -1
-"""The usual way of padding and slot for it, compared by identity on the path of every call."""
+"""The defaults of pad_output and pad_slot_id, compared by identity on the path of every call."""
 
 
 def padding(pad_slot_id: object, null_slot: object) -> int:
-    """The slot number that pads besides the negative ones, which always do."""
+    """The slot number that is padding in addition to negative ones, which always are."""
     pad = checks.integer("pad_slot_id", pad_slot_id)
     if null_slot is None:
         return pad
@@ -108,13 +108,13 @@ SNAPSHOTS = ("snapshots", "snapshot_count", "snapshot_out")
 
 
 def check_snapshots(given: Layouts, pool: str, axes: str, dtypes: tuple[DType, ...] = FLOATS) -> Layout | None:
-    """Check the arrays of snapshots but the shape of snapshot_out; returns the array that they go to, if any do.
+    """Check the arrays of snapshots, except for the shape of snapshot_out; returns the array that they go to, if any.
 
     Args:
         given: the layouts of a call; these arrays may be missing.
         pool: the argument that snapshots go to where there is no snapshot_out.
-        axes: those of snapshot_out.
-        dtypes: what its elements may be.
+        axes: the names of the axes of snapshot_out.
+        dtypes: the dtypes that snapshot_out may have.
     """
     rows, count, out = (given.get(name) for name in SNAPSHOTS)
     if rows is None:
@@ -146,7 +146,7 @@ def snapshot_numbers(
     snapshot_out: Layout | None,
     pad_slot_id: int,
 ) -> dict[str, object]:
-    """The fields of an argument struct that say where snapshots lie, and where they go."""
+    """The fields of an argument struct that describe the rows of snapshots, and where snapshots go."""
     to = snapshot_out or pool
     is_in_pool = snapshots is not None and snapshot_out is None
     return {
@@ -194,13 +194,14 @@ def are_live(slots: Array, count: int, pad_slot_id: int) -> Array:
 
 
 def are_padding(slots: Array, pad_slot_id: int) -> Array:
-    """Which given slots are padding and no mistakes: pad_slot_id, and any negative number, as Megatron-LM pads."""
+    """Which given slots are padding, as opposed to mistakes: pad_slot_id and, as in Megatron-LM, any negative
+    number."""
     padding: Array = (slots == pad_slot_id) | (slots < 0)
     return padding
 
 
 def read_starts(read: Callable[[str], Any], argument: str, count: int) -> Array:
-    """The slots that sequences start from, with their columns checked: one beyond the last cannot be right."""
+    """The slots that sequences start from; ValueError for a column beyond the last one."""
     indices, column = read(argument), read("state_column")
     if column is not None and (beyond := np.flatnonzero(column[:count] >= indices.shape[1])).size:
         i = int(beyond[0])

@@ -1,4 +1,4 @@
-"""Tokens of a state space model in float64, and the errors that float32 arithmetic may make of them.
+"""Tokens of a state space model in float64, and bounds of the errors that float32 arithmetic may make.
 
 Scans and state updates compute the same recurrence (Gu and Dao, "Mamba", 2023, equation 2):
 
@@ -17,15 +17,15 @@ Infinities and NaN go through these formulas by the rules of IEEE 754, on every 
 * A has to be finite in scans and replays: they multiply it with the dt = 0 of places that have no token, too;
 * z = inf passes y times inf on; z = -inf gives NaN, for the limit 0 is not what z * sigmoid(z) computes.
 
-What is not finite in one packed sequence reaches no result of another one, but for gradients of scans: sums over
-sequences, such as dA, and per-token gradients of the sequences next to it in the same 256 tokens. To keep these apart
-takes 4 to 10 % longer on an H200.
+Infinities and NaN in one packed sequence do not reach results of another one, except in gradients of scans: there they
+reach sums over sequences, such as dA, and per-token gradients of neighbouring sequences in the same 256 tokens. Keeping
+these apart would take 4 to 10 % longer on an H200.
 
 A state that is infinite stays infinite or becomes NaN. Which of the two, and whether sums of finite terms overflow in
 float32, may depend on how a kernel groups tokens.
 
 Error bounds are absolute, per element, before a result is rounded to its dtype. They add up the roundings of every
-operation; those of special functions are as the CUDA programming guide has them.
+operation; those of special functions are from the CUDA programming guide.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Tokens = TypeVar("Tokens", bound="TokenInputs")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TokenInputs:
-    """What tokens bring to states: arrays of the shape of x, or of that with an axis of d_state behind."""
+    """The inputs of tokens: arrays of the shape of x, or of that shape with a last axis d_state."""
 
     x: Array
     biased_dt: Array
@@ -92,7 +92,7 @@ class TokenInputs:
         return y if self.z is None else y * silu(self.z)
 
     def magnitudes(self: Tokens) -> Tokens:
-        """The same tokens with x, B, C and D made positive, so that sums have no cancellation."""
+        """The tokens with absolute values of x, B, C and D, so that sums have no cancellation."""
         return replace(
             self, x=np.abs(self.x), B=np.abs(self.B), C=np.abs(self.C), D=None if self.D is None else np.abs(self.D)
         )

@@ -11,8 +11,8 @@ _this = sys.modules[__name__]
 def __getattr__(name: str) -> Any:
     """`torch`, or None before it is imported.
 
-    Dynamo asks for an attribute of a module as Python does. Of `sys.modules` itself it would read every entry, and fail
-    where a module that imports others when it is looked at adds entries meanwhile.
+    Dynamo asks for an attribute of a module as Python does. If it looked into `sys.modules`, it would read every entry,
+    and fail where reading one imports further modules.
     """
     if name != "torch":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -24,15 +24,15 @@ def __getattr__(name: str) -> Any:
 def is_traced() -> bool:
     """Whether torch.compile or torch.export traces this call."""
     torch = _this.torch
-    # Where it is not Dynamo that traces, tensors tell by their types.
+    # Other tracers than Dynamo are recognised by the types of tensors.
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def is_recorded() -> bool:
     """Whether torch.jit.trace records this call.
 
-    To ask takes up to 0.2 us. Calls that are recognised need not: torch dispatches tensors otherwise in a trace, and so
-    they are unlike those before it.
+    Asking takes up to 0.2 us. Recognised calls need not ask: in a trace torch dispatches tensors differently, so they
+    are not recognised.
     """
     torch = _this.torch
     return torch is not None and torch.jit.is_tracing()

@@ -16,19 +16,19 @@ Array = np.ndarray[Any, Any]
 
 
 def tree_parents(next_token: Any, next_sibling: Any) -> Any:
-    """The `parents` of tokens, from the first child and the next sibling of each: SGLang's and TensorRT-LLM's trees.
+    """The `parents` of tokens, from the first child and the next sibling of each, as in SGLang and TensorRT-LLM.
 
     Every token t comes after its parent and after the siblings before it: t is the parent of next_token[t], and the
-    parent of t is that of next_sibling[t]. Some twenty operations, log2(tokens) of which follow chains of siblings, by
-    the library that the arrays are of, on its current stream; nothing is awaited, and a CUDA graph can capture them.
+    parent of t is that of next_sibling[t]. This takes about twenty operations of the arrays' library on its current
+    stream, log2(tokens) of which follow chains of siblings. It waits for nothing, and a CUDA graph can capture it.
 
     Args:
         next_token: (batch, tokens), int32 or int64, NumPy, CuPy or torch: the first child, -1 for none.
         next_sibling: shape and dtype of next_token: the next child of the same parent, -1 for none.
 
     Returns:
-        (batch, tokens), a new array of the dtype and kind of next_token: the number of the token that each follows, -1
-        where there is none.
+        (batch, tokens), a new array of the dtype and kind of next_token: the number of the token that each token
+        follows, -1 where there is none.
 
     Raises:
         ValueError: a shape that does not fit.
@@ -40,7 +40,7 @@ def tree_parents(next_token: Any, next_sibling: Any) -> Any:
     row, number = (-parents).cumsum(0) - 1, (-parents).cumsum(1) - 1
     before, after = number[:, :, None], number[:, None]
     parent_of_first = ((next_token[:, :, None] == after) * (before + 1)).sum(1) - 1
-    # A token's elder sibling, or itself. Arrays of padding may hold anything, but never an index outside.
+    # A token's previous sibling, or itself. Padding may hold anything, so indices are clamped.
     elder = (((next_sibling[:, :, None] == after) * (before - after)).sum(1) + number).clip(0, tokens - 1)
     for _ in range((tokens - 1).bit_length()):
         elder = elder[row, elder]
@@ -49,7 +49,7 @@ def tree_parents(next_token: Any, next_sibling: Any) -> Any:
 
 
 def check(parents: Layout, batch: int, tokens: int, axes: str, argument: str = "parents") -> None:
-    """An array of a tree has an element for each token of each sequence, and perhaps more."""
+    """Check that an array of a tree has an element for each token of each sequence, and perhaps more."""
     checks.dtype(argument, parents.dtype, INDICES)
     checks.rank(argument, parents.shape, "batch, tokens")
     if parents.shape[0] < batch or parents.shape[1] < tokens:
@@ -66,12 +66,12 @@ def check_contents(parents: Array) -> None:
 
 
 LINKS = ("retrieve_next_token", "retrieve_next_sibling", "retrieve_parent_token")
-"""The arrays of a tree as SGLang and TensorRT-LLM have it: first children, next siblings, and the parents that follow
-from them."""
+"""The arrays of a tree in SGLang and TensorRT-LLM: first children, next siblings, and the parents that follow from
+them."""
 
 
 def check_links(given: Layouts, batch: int, tokens: int, axes: str) -> None:
-    """`check` of such arrays, of which the first two are there or none is."""
+    """`check` of these arrays; the first two are given together or not at all."""
     for name, other in zip(LINKS, (LINKS[1], LINKS[0], LINKS[0]), strict=True):
         if (layout := given.get(name)) is not None:
             if given[other] is None:
@@ -80,7 +80,7 @@ def check_links(given: Layouts, batch: int, tokens: int, axes: str) -> None:
 
 
 def check_links_contents(name: str, links: Array, tokens: int) -> None:
-    """Raise ValueError where a token leads to an earlier one, to itself, or behind the last one."""
+    """Raise ValueError where a link leads to an earlier token, to its own, or behind the last one."""
     links = links[:, :tokens]
     is_wrong = (links >= 0) & ((links <= np.arange(tokens)) | (links >= tokens))
     if is_wrong.any():
@@ -89,8 +89,8 @@ def check_links_contents(name: str, links: Array, tokens: int) -> None:
 
 
 def parents_of_links(next_token: Array, next_sibling: Array) -> Array:
-    """`tree_parents` in NumPy as engines have them: the first token follows token 0, and so does each that no link
-    leads to. A link that does not lead to a later token counts for nothing.
+    """`tree_parents` in NumPy with the engines' conventions: the first token follows token 0, and so does each token
+    that no link leads to. A link that does not lead to a later token is ignored.
     """
     number = np.arange(next_token.shape[1])
     links = (np.where(each > number, each, -1).astype(np.int64) for each in (next_token, next_sibling))

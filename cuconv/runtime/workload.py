@@ -26,7 +26,7 @@ class Array:
     order: tuple[int, ...] | None = None
     """The axes from the outermost to the contiguous one; None where they are in order."""
     broadcast: tuple[int, ...] = ()
-    """Axes with a stride of 0: all elements along them are the same one."""
+    """Axes with a stride of 0."""
     low: float = -1.0
     """The least random number."""
     high: float = 1.0
@@ -99,31 +99,31 @@ class Workload:
     updated: tuple[str, ...] = ()
     """Arguments that are read and written in place."""
     exponentials: int = 0
-    """How many exponentials a selective scan computes, which bound it beside memory."""
+    """Exponentials that a selective scan computes, which bound its time besides memory."""
     cuts: Mapping[str, Cut] = field(default_factory=dict)
-    """The part of each argument and result that is compared where all of it would take the oracle too long: a call on
-    these parts of the arguments gives these parts of the results.
+    """By argument or result, the part that is compared where the whole would take the oracle too long. A call on these
+    parts of the arguments gives these parts of the results.
     """
     cut_options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that differ in the call on those parts."""
+    """Options that are different in the call on the parts of `cuts`."""
     is_common: bool = True
-    """Whether other libraries may have such a call."""
+    """Whether other libraries may support such a call."""
     over: Mapping[str, str] = field(default_factory=dict)
-    """The arguments that results go over, each by the result's argument; these are updated, and not among `outs`."""
+    """By result, the argument that it overwrites; these arguments are updated, and not among `outs`."""
     parts: tuple[Mapping[str, Cut], ...] = ()
-    """In place of `cuts` where no one part of the arguments gives a part of every result: several cuts, and each is
+    """Several cuts, instead of `cuts`, where no single part of the arguments gives a part of every result; each is
     compared in the results that it names.
     """
     through: Callable[..., Any] | None = None
-    """The function that engines call in place of the public one, with arguments of their own."""
+    """The function that engines call instead of the public one, with other arguments."""
     meaning: Workload | None = None
-    """The call of the public function that gives the same results, where `through` is called: its index arrays say what
-    those of the call stand for, and all other arrays are the same.
+    """Where `through` is called, the call of the public function that gives the same results. Its index arrays are the
+    equivalents of those of `through`; all other arrays are the same.
     """
 
     @property
     def title(self) -> str:
-        """All sizes, which tell the workload from others of the function."""
+        """All sizes, which distinguish the workload from others of the function."""
         return " ".join(f"{name}={value}" for name, value in self.sizes.items())
 
     @property
@@ -147,7 +147,7 @@ class Workload:
         )
 
     def seed(self, name: str, number: int = 0) -> int:
-        """The seed of an array's random numbers: the same on every machine, another one for every array and set."""
+        """The seed of an array's random numbers: the same on every machine, different for every array and set."""
         return zlib.crc32(f"{self.function} {self.title} {name} {number}".encode())
 
     def call(self, arrays: Mapping[str, Any], outs: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Workload:
         return arguments
 
     def named(self, returned: Any) -> dict[str, Any]:
-        """The results by name, out of what a call returned: None stands for one that was not wanted."""
+        """The results of a call by name, from what it returned; None for one that was not wanted."""
         if self.over:
             return {}
         results = returned if isinstance(returned, tuple) else (returned,)
@@ -193,7 +193,7 @@ def snapshot_rows(counts: Sequence[int], every: int) -> list[tuple[int, int, int
 @dataclass(frozen=True)
 class BlockCache:
     """The index arrays of a prefill with a prefix cache that keeps the state at the end of every block. Each sequence
-    has one block of tokens from before, and goes on from its state.
+    has one block from an earlier call, and starts from its state.
     """
 
     counts: Sequence[int]
@@ -203,7 +203,7 @@ class BlockCache:
 
     @property
     def most(self) -> int:
-        """Blocks of the longest sequence, with that from before."""
+        """Blocks of the longest sequence, including the one from an earlier call."""
         return 1 + ceil_div(max(self.counts, default=0), self.size)
 
     @property
@@ -213,7 +213,7 @@ class BlockCache:
 
     @property
     def last(self) -> list[int]:
-        """The last block of each sequence, numbered from that from before."""
+        """The last block of each sequence; the one from an earlier call has the number 0."""
         return [ceil_div(count, self.size) for count in self.counts]
 
     @property
@@ -228,7 +228,7 @@ class BlockCache:
 
     @property
     def shared(self) -> dict[str, Array]:
-        """The arrays of either way to say it: the slot of each block, and the block that a sequence starts from."""
+        """The arrays that both forms have: the slot of each block, and the block that a sequence starts from."""
         n = len(self.counts)
         return {
             "cache_indices": Array((n, self.most), INT32, values=scattered(self.slots)),
@@ -237,7 +237,7 @@ class BlockCache:
 
     @property
     def given(self) -> dict[str, Array]:
-        """All arrays as engines give them. A chunk is a block, or what a sequence has of its last one."""
+        """All arrays as engines give them. A chunk is a block, or the part of a sequence's last block."""
         starts, last_chunks = [0], []
         for count, last in zip(self.counts, self.last, strict=True):
             begin = starts[-1]
@@ -261,7 +261,7 @@ class BlockCache:
 
 
 def without_zero(sizes: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """All sizes, but for those of these names that are 0 or empty: they are not told from calls without them."""
+    """All sizes, except for those of these names that are 0 or empty, as if the call had no such size."""
     return {each: value for each, value in sizes.items() if each not in names or value}
 
 

@@ -72,19 +72,20 @@ def selective_scan_bwd(
         ddelta[t] = sum over n of e * (A * a * h[t - 1] + B * u), with delta_softplus times sigmoid(delta + delta_bias)
 
     and ddelta_bias the sum of ddelta over batch and t, all in float32. The sums have a fixed order: a call gives the
-    same bits every time. B and C that do not depend on the token have sums over t, too, and none over channels.
+    same bits every time. For constant B and C, dB and dC are summed over batch and t, and not over channels.
 
-    States are computed again from those before every CHUNK = 256 tokens, which selective_scan_fn leaves in
-    chunk_states_out: (batch, n_chunks, dim, d_state) floats, 4 * d_state / 256 bytes per element of u. Without them one
-    launch more finds them. Beside its results a call takes memory for three times as many floats, and for sums over
-    channels that are never larger than du and ddelta together, or 8 MiB, unless the channels of a group are fewer than
-    2 * d_state.
+    States are computed again from those before tokens 0, 256, 512, …, which selective_scan_fn leaves in
+    chunk_states_out: (batch, n_chunks, dim, d_state) floats, 4 * d_state / 256 bytes per element of u. Without
+    chunk_states one more launch finds them. Besides its results a call takes memory for three times as many floats, and
+    for sums over channels. Unless a group has fewer than 2 * d_state channels, these take at most as much as du and
+    ddelta together, or 8 MiB if that is more.
 
     Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous tokens
-    are quickest, and contiguous channels come next where a group has a multiple of 16 bytes of them. Arrays of at least
-    64 tokens are copied first where they lie the other way round than u, those of at least 256 where channels are not
-    aligned, and many rows of up to 128 where they do not follow each other; gradients are copied back, with memory for
-    the copies. Kernels run on the caller's current stream. NumPy arrays are computed on the CPU, in float64.
+    are quickest; contiguous channels come next, where the channels of a group take a multiple of 16 bytes. Other arrays
+    are copied first, and their gradients copied back: from 64 tokens on, arrays with contiguous tokens where u has
+    contiguous channels, or the reverse; from 256 on, arrays with channels that are not aligned; up to 128, many rows
+    that do not follow each other in memory. Kernels run on the caller's current stream. NumPy arrays are computed on
+    the CPU, in float64.
 
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.
@@ -92,24 +93,25 @@ def selective_scan_bwd(
         A: (dim, d_state), float32, finite, d_state 1 to 256.
         B: (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen) of u's dtype, or a constant (dim, d_state) of
             u's dtype or float32.
-        C: as B, and with as many groups unless one of them is a constant.
+        C: as B, with as many groups unless one of the two is a constant.
         D: (dim,), u's dtype or float32.
         z: shape and dtype of u: the gate.
         delta_bias: (dim,), u's dtype or float32.
-        dout: shape and dtype of u: the gradient of the result, of any strides, as autograd expands it.
+        dout: shape and dtype of u: the gradient of the result, of any strides, also those of an expanded tensor.
         delta_softplus: whether dt is the softplus of delta + delta_bias.
         initial_state: (batch, dim, d_state), float32: the state before the first token, zeros when None.
         dlast_state: (batch, dim, d_state), float32: the gradient of the state after the last token, zeros when None.
-        chunk_states: (batch, n_chunks, dim, d_state), float32: what selective_scan_fn left for the same arguments.
+        chunk_states: (batch, n_chunks, dim, d_state), float32: chunk_states_out of selective_scan_fn for the same
+            arguments.
         du: shape and dtype of u: where to write its gradient. No result may overlap any other argument.
         ddelta: shape and dtype of delta: where to write its gradient.
         dA: (dim, d_state), float32: where to write the gradient of A.
         dB: shape and dtype of B: where to write its gradient.
         dC: shape and dtype of C: where to write its gradient.
-        dD: shape and dtype of D: where to write its gradient, if it is given.
-        dz: shape and dtype of z: where to write its gradient, if it is given.
-        ddelta_bias: shape and dtype of delta_bias: where to write its gradient, if it is given.
-        dinitial_state: shape and dtype of initial_state: where to write its gradient, if it is given.
+        dD: shape and dtype of D: where to write its gradient; None without it.
+        dz: shape and dtype of z: where to write its gradient; None without it.
+        ddelta_bias: shape and dtype of delta_bias: where to write its gradient; None without it.
+        dinitial_state: shape and dtype of initial_state: where to write its gradient; None without it.
 
     Returns:
         The gradients, each of its argument's shape and dtype and of the caller's kind; None for those of D, z,
@@ -154,14 +156,14 @@ def selective_scan_varlen_bwd(
 ) -> SelectiveScanGradients:
     """The gradients of a selective scan of packed sequences: within each, those of selective_scan_bwd.
 
-    Sequence i has the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, begins with initial_state[i] and ends
-    with the state of which dlast_state[i] is the gradient; of an empty one dinitial_state[i] is dlast_state[i]. Tokens
-    of no sequence have gradients of 0. The states that selective_scan_varlen_fn reads from its pool it overwrites, so
-    here they are arrays of their own, one row a sequence. States before every 256 tokens are found by one launch more,
-    and take memory as in selective_scan_bwd; short sequences of more than 16 states take more.
+    Sequence i has the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, begins with initial_state[i], and
+    dlast_state[i] is the gradient of its last state. For an empty sequence dinitial_state[i] is dlast_state[i]. Tokens
+    of no sequence have gradients of 0. Initial states are not a pool here, because selective_scan_varlen_fn overwrites
+    its pool, but an array with one row per sequence. One more launch finds the states before every 256 tokens, which
+    take memory as in selective_scan_bwd; short sequences with more than 16 states take more.
 
-    Nothing is awaited, and a captured CUDA graph may be replayed with other sequences of the same total, unless
-    CUCONV_CHECK=1 in the environment has query_start_loc read back and checked.
+    The call waits for nothing, and a captured CUDA graph may be replayed with other sequences of the same total, unless
+    CUCONV_CHECK=1 is in the environment, which reads query_start_loc back and checks it.
 
     Args:
         u: (dim, total), float32, float16 or bfloat16; total up to 2**30.
@@ -184,10 +186,10 @@ def selective_scan_varlen_bwd(
         dA: (dim, d_state), float32: where to write the gradient of A.
         dB: shape and dtype of B: where to write its gradient.
         dC: shape and dtype of C: where to write its gradient.
-        dD: shape and dtype of D: where to write its gradient, if it is given.
-        dz: shape and dtype of z: where to write its gradient, if it is given.
-        ddelta_bias: shape and dtype of delta_bias: where to write its gradient, if it is given.
-        dinitial_state: shape and dtype of initial_state: where to write its gradient, if it is given.
+        dD: shape and dtype of D: where to write its gradient; None without it.
+        dz: shape and dtype of z: where to write its gradient; None without it.
+        ddelta_bias: shape and dtype of delta_bias: where to write its gradient; None without it.
+        dinitial_state: shape and dtype of initial_state: where to write its gradient; None without it.
 
     Returns:
         The gradients, each of its argument's shape and dtype and of the caller's kind; None for those of D, z,
@@ -260,7 +262,7 @@ def _check(given: Layouts, delta_softplus: bool, is_packed: bool) -> Checked[Bac
 
 
 def _gradient(name: str, argument: Layout | None, is_packed: bool) -> Layout | None:
-    """The layout of an argument's gradient: without gaps, and of matching order where that matters for speed."""
+    """The layout of an argument's gradient: without gaps, with the argument's order of axes where that is faster."""
     if argument is None:
         return None
     is_variable_matrix = name in ("B", "C") and (is_packed or len(argument.shape) > 2)
@@ -281,7 +283,7 @@ def _as_matrix(gradient: Layout | None, matrix: Layout, is_packed: bool) -> Layo
         return gradient
     has_groups = len(gradient.shape) == (3 if is_packed else 4)
     *outer, n, token = gradient.strides
-    # Of packed sequences there is no axis of the batch; an axis of groups there may be or not.
+    # Packed sequences have no batch axis; an axis of groups is optional.
     group = outer.pop() if has_groups else 0
     return gradient._replace(shape=matrix.shape, strides=(*(outer or (0,)), group, n, token))
 

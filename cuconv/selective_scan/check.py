@@ -17,11 +17,11 @@ class Phases(NamedTuple):
     """How rows of contiguous tokens lie in vectors, and copies of B and C whose rows lie alike (plan_phases.py)."""
 
     period: int
-    """From a channel to the next one of its phase, a power of two."""
+    """Channels from one channel to the next one with the same phase, a power of two."""
     first: int
     """The phase of the first copies."""
     step: int
-    """From a copy to another one, divided by the difference of their phases: elements."""
+    """Elements from one copy to another, divided by the difference of their phases."""
 
 
 class Inputs(NamedTuple):
@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
     """The shape of u."""
     delta_softplus: bool
     phases: Phases | None = None
-    """Where rows have phases; B and C are the first copies then."""
+    """Given where rows have phases; B and C are the first copies then."""
 
     @property
     def d_state(self) -> int:

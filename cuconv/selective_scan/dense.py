@@ -40,23 +40,24 @@ def selective_scan_fn(
 
     For every batch entry b, channel d and token t, with h a state of d_state numbers,
 
-        dt = delta[b, d, t] + delta_bias[d], or with delta_softplus log(1 + exp(that)), above 20 that itself
+        dt = delta[b, d, t] + delta_bias[d]; with delta_softplus, dt = log(1 + exp(dt)) unless dt > 20
         h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[b, d, t]
         out[b, d, t] = (sum over n of C[n] * h[n] + D[d] * u[b, d, t]) * silu(z[b, d, t])
 
     in float32 (Gu and Dao, "Mamba", 2023, equation 2, with A discretised by zero-order hold and B as dt * B). B[n] and
-    C[n] are those of the token and of the channel's group: channel d is of group d // (dim / ngroups). A sequence in
-    chunks, each beginning with the last state of the one before, gives the result of the whole within rounding errors.
+    C[n] are those of token t and of the group of channel d, which is d // (dim / ngroups). A sequence computed in
+    chunks, each starting from the last state of the chunk before, gives the same result within rounding errors.
 
-    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous
-    tokens have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state
-    are multiples of 16 bytes. Of at least 64 tokens delta, z, B and C are copied first where they lie the other way
-    round than u. Where rows of contiguous tokens are not aligned to 16 bytes, but alike in all arrays, B and C are
-    copied from 32 tokens on, up to 8 times; from 256 tokens on most other arrays that are not aligned are, and results
-    behind. Kernels run on the caller's current stream. Where there are few channels, long sequences are cut into
-    segments that are scanned at the same time. Memory for copies, and for one state per segment, is from the library of
-    u, and stays allocated when a graph is captured from CuPy. Where lanes of a GPU share the tokens of a channel, an
-    infinite state may become NaN. NumPy arrays are computed on the CPU, in float64.
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous tokens
+    have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state are
+    multiples of 16 bytes. From 64 tokens on, delta, z, B and C are copied first where they have contiguous tokens and u
+    contiguous channels, or the reverse. From 32 tokens on, B and C are copied, up to 8 times, where rows of contiguous
+    tokens are not aligned to 16 bytes, but alike in all arrays. From 256 tokens on, most other arrays that are not
+    aligned are copied, and results copied back. Kernels run on the caller's current stream. Where there are few
+    channels, long sequences are cut into segments that are scanned at the same time. Memory for copies, and for one
+    state per segment, comes from the library of u, and stays allocated when a graph is captured from CuPy. Where
+    several lanes share the tokens of a channel, an infinite state may become NaN. NumPy arrays are computed on the CPU,
+    in float64.
 
     Args:
         u: (batch, dim, seqlen), float32, float16 or bfloat16; seqlen up to 2**30.
@@ -73,7 +74,8 @@ def selective_scan_fn(
         initial_state: (batch, dim, d_state), float32: the state before the first token, zeros when None.
         out: shape and dtype of u: where to write the result. It must not overlap any other argument, and neither must
             the two arrays that follow.
-        last_state_out: (batch, dim, d_state), float32: where to write the last state.
+        last_state_out: (batch, dim, d_state), float32: where to write the last state. None unless return_last_state is
+            true.
         chunk_states_out: (batch, n_chunks, dim, d_state), float32, n_chunks = ceil(seqlen / 256): where to write the
             states before tokens 0, 256, 512, …
 
@@ -91,7 +93,7 @@ def selective_scan_fn(
 
 
 def _check(given: Layouts, delta_softplus: bool, return_last_state: bool, keep_chunk_states: bool) -> Checked[Operands]:
-    """A checked call; keep_chunk_states asks for new chunk_states_out, which a backward pass starts from."""
+    """The checked call; with keep_chunk_states a new chunk_states_out is made, which a backward pass starts from."""
     checked = inputs(given, "batch, dim, seqlen", delta_softplus)
     batch, dim, seqlen = checked.u.shape
     state = (batch, dim, checked.d_state)

@@ -14,19 +14,19 @@ from cuconv.runtime.kernel import Kernel
 from cuconv.runtime.launch import MAX_VECTOR_BYTES, LaunchConfig, ceil_div, fast_div, vectors
 
 MAX_TOKENS = 2**30
-"""Tokens of a row at most: the kernels count them in 32 bits, and a little beyond the last one."""
+"""Most tokens of a row: the kernels count them in 32 bits, and a little beyond the last one."""
 
 MAX_STATE = 256
-"""States per channel at most."""
+"""Most states per channel."""
 
 CONSTANT = 0
-"""In place of the tokens per access of B or C: it does not depend on the token."""
+"""Value of "tokens per access" of B or C where the matrix does not depend on the token."""
 
 UNUSED = -1
-"""In place of the tokens per access of C: only the states are wanted."""
+"""Value of "tokens per access" of C where only the states are wanted."""
 
 SHAPES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4), (8, 4), (16, 4), (32, 4), (32, 8))
-"""(lanes per channel, states per lane), by the most states per channel that they hold."""
+"""(lanes per channel, states per lane), in ascending order of the states per channel that they hold."""
 
 
 @cache
@@ -36,7 +36,7 @@ def _declared(header: str, struct: str) -> dict[str, int]:
 
 
 def chunk_tokens() -> int:
-    """Tokens between the states that can be asked for, and of the shortest segment."""
+    """Tokens of a chunk, before which states can be kept; also the tokens of the shortest segment."""
     return _declared("scan_segments.cuh", "ScanSegment")["kChunk"]
 
 
@@ -46,7 +46,7 @@ def tile_tokens() -> int:
 
 
 def max_tile_states() -> int:
-    """States per channel at most where lanes share the tokens of a tile."""
+    """Most states per channel where lanes share the tokens of a tile."""
     return _declared("tile_shape.cuh", "TileShape")["kStates"]
 
 
@@ -65,11 +65,11 @@ class TileShape(NamedTuple):
     lanes: int
     """Lanes that share the tokens of one channel."""
     parts: int
-    """Partitions of a channel's states, each with `lanes` lanes of its own."""
+    """Partitions of a channel's states, each with `lanes` separate lanes."""
     at_once: int
     """States that a lane computes interleaved."""
     tokens: int
-    """Consecutive tokens per lane of a tile; of a sweep's tile fewer where channels are contiguous."""
+    """Consecutive tokens per lane of a tile; a sweep's tile has fewer where channels are contiguous."""
     resident: int
     """Blocks per multiprocessor that registers must leave room for."""
 
@@ -89,7 +89,7 @@ class TileShape(NamedTuple):
         return self.lanes == 1 and self.parts > 1
 
     def fits(self, dtype: DType, d_state: int, seqlen: int) -> bool:
-        """Whether channels with this many states can have it, and rows of this many tokens of u."""
+        """Whether the shape can be used for channels with this many states, in rows of this many tokens of u."""
         if d_state % (self.parts * self.at_once):
             return False
         # In float32 4096 tokens of 8192 channels take 352 us with tokens shared, and 428 swept.
@@ -98,14 +98,14 @@ class TileShape(NamedTuple):
         return self.lanes == 1 or self.lanes * self.tokens <= seqlen
 
     def has_room(self, *, by_channel: bool, snapshots: bool = False) -> bool:
-        """Whether a block has the shared memory that it takes: with a lane a channel, contiguous channels and states
-        inside sequences that would be 52 of 48 KB.
+        """Whether the shape fits in a block's shared memory. With one lane per channel, contiguous channels and
+        snapshots it would take 52 KB of 48.
         """
         return TILE_TIMES[self][by_channel] is not None and (self.group > 1 or not (by_channel and snapshots))
 
 
 SWEPT = 32
-"""Tokens of a row from which on lanes may sweep them. On an H200 16 x 1536 x 32 take 11 us so and 13 with tokens
+"""Tokens of a row from which on lanes may sweep them. On an H200 16 x 1536 x 32 take 11 us swept and 13 with tokens
 shared, 64 x 1536 x 96 72 and 80, but 256 x 1536 x 16 80 and 66.
 """
 
@@ -123,15 +123,15 @@ TILE_TIMES: dict[TileShape, tuple[tuple[int, int], tuple[int, int] | None]] = {
     TileShape(16, 2, 4, 16, 2): ((1238, 1680), (1421, 1997)),
     TileShape(16, 2, 2, 16, 3): ((1350, 2214), (1578, 2989)),
 }
-"""By shape, where tokens are contiguous and where channels are: how long a scan takes when a multiprocessor has one
-block, and when it has all that it has room for; None where shared memory has no room for a block. By lanes per channel:
-microseconds of an H200 for 4096 tokens of 16 states, times the lanes per channel. One block more would have too few
-registers in some: it reloads spilled numbers from memory, in order behind its loads of tokens. (1, 2, 8, 64) takes 1894
-so instead of 1837, and contiguous channels in one block 954 instead of 794.
+"""By shape, for contiguous tokens and for contiguous channels: the time of a scan when a multiprocessor has one block,
+and when it has all blocks that it has room for; None where a block does not fit in shared memory. The unit is
+microseconds on an H200 for 4096 tokens of 16 states, times the lanes per channel. With one more block some shapes have
+too few registers, and reload spilled numbers from memory behind their loads of tokens: (1, 2, 8, 64) then takes 1894
+instead of 1837, and contiguous channels in one block 954 instead of 794.
 """
 
 TIMED_TOKENS = 4096
-"""The tokens that these times are of."""
+"""Tokens of the scans in TILE_TIMES."""
 
 SHARED = min(shape.lanes * shape.tokens for shape in TILE_TIMES if shape.lanes > 1)
 """Tokens of a row from which on lanes may share them: the smallest tile of several lanes."""
@@ -141,13 +141,13 @@ CUT = TileShape(8, 1, 1, 16, 4)
 
 WIDE, WIDE_FULL = TileShape(16, 2, 2, 16, 2), TileShape(16, 2, 2, 16, 3)
 """The shapes for channels of more than 16 states. The second one is for contiguous channels that fill the GPU, without
-states inside sequences, for which it would have too few registers.
+snapshots, for which it would have too few registers.
 """
 
 
 def wide_shapes(dtype: DType, *, by_channel: bool, snapshots: bool = False) -> tuple[TileShape, ...]:
-    """Those of them that kernels have."""
-    # Where channels are contiguous a block has no room for what is in float32.
+    """The shapes of WIDE and WIDE_FULL that kernels have."""
+    # Where channels are contiguous a block has no room for float32.
     if not by_channel:
         return (WIDE,)
     return () if dtype.itemsize == FLOAT32.itemsize else (WIDE, WIDE_FULL)[: 2 - snapshots]
@@ -174,12 +174,12 @@ def own_tokens(lanes: int) -> int:
 
 
 def matrix_accesses(input_t: DType, *, constants: bool) -> list[int]:
-    """Tokens per access that B or C may have; two would hardly be better than one."""
+    """Tokens per access that B or C may have; two are left out, because they would hardly be better than one."""
     return [CONSTANT] * constants + [vec for vec in vectors(input_t) if vec != 2]
 
 
 def scan_axes(*, constants: bool = True) -> Iterator[dict[str, Any]]:
-    """Every combination of the axes that the kernels share, but C's; `constants` allows a constant B."""
+    """Every combination of the axes that the kernels share, except C's; `constants` allows a constant B."""
     for input_t, (lanes, states) in product(FLOATS, SHAPES):
         row_accesses = [vec for vec in vectors(input_t) if vec <= own_tokens(lanes)]
         for vec, b_vec in product(row_accesses, matrix_accesses(input_t, constants=constants)):
@@ -201,7 +201,7 @@ class SegmentKernel(Kernel):
         return self.threads // self.group
 
     def dim_blocks(self, dim: int, rounds: int = 1) -> int:
-        """Blocks for a row of `dim` channels, of which each takes `rounds` times as many as at a time."""
+        """Blocks for a row of `dim` channels, if each block takes channels `rounds` times."""
         return ceil_div(dim, self.channels * rounds)
 
     def launch_config(self, dim: int, rows: int, rounds: int = 1) -> tuple[LaunchConfig, dict[str, Any]]:
@@ -212,7 +212,8 @@ class SegmentKernel(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveScanFwd(SegmentKernel):
-    """`lanes` lanes own a channel, each `states` of its states; the results, or where c_vec is UNUSED the states."""
+    """`lanes` lanes own a channel, each `states` of its states. Computes the results, or where c_vec is UNUSED only the
+    states."""
 
     input_t: DType
     lanes: int
@@ -264,7 +265,7 @@ class SelectiveScanTurn(Kernel):
 
     @property
     def side(self) -> int:
-        """Rows of a tile, and its columns."""
+        """Rows, and columns, of a tile."""
         return 128 // self.input_t.itemsize
 
     def launch_config(self, matrices: int, rows: int, columns: int) -> tuple[LaunchConfig, dict[str, Any]]:
@@ -275,7 +276,7 @@ class SelectiveScanTurn(Kernel):
 
 
 MOST_ALIGNED = structs.constant(source.load(), "selective_scan/selective_scan_align.cu", "kMostAligned")
-"""Arrays that one launch of SelectiveScanAlign copies."""
+"""Most arrays that one launch of SelectiveScanAlign copies."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,7 @@ class SelectiveScanAlign(Kernel):
         self, arrays: int, rows: int, length: int, copies: int = 1
     ) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for copies of arrays of this many rows, and the params that divide threads among them."""
-        # A row's first vector may have one element of it.
+        # A row's first vector may hold only one element of the row.
         whole = MAX_VECTOR_BYTES // self.input_t.itemsize
         per_row = ceil_div(length + whole - 1, whole)
         config = LaunchConfig((ceil_div(rows * per_row, self.threads), arrays, copies), (self.threads, 1, 1))
@@ -302,7 +303,7 @@ class SelectiveScanAlign(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveScanTilesFwd(SegmentKernel):
-    """The lanes of a TileShape share the tokens of a channel; the results, or the states alone."""
+    """The lanes of a TileShape share the tokens of a channel. Computes the results, or only the states."""
 
     input_t: DType
     lanes: int
@@ -316,9 +317,9 @@ class SelectiveScanTilesFwd(SegmentKernel):
     most_states: int = MOST_STATES[0]
     """States per channel at most."""
     phases: bool = False
-    """Whether rows of contiguous tokens have phases; without, they are aligned."""
+    """Whether rows of contiguous tokens have phases (plan_phases.py); otherwise they are aligned."""
     keeps: bool = False
-    """Whether states before chunks are kept of rows that have phases. Of others they may always be."""
+    """Whether states before chunks are kept for rows that have phases; for other rows they always may be."""
 
     @property
     def group(self) -> int:
@@ -340,14 +341,14 @@ class SelectiveScanTilesFwd(SegmentKernel):
 
 @dataclass(frozen=True)
 class SelectiveScanShortFwd(SegmentKernel):
-    """`lanes` lanes own a channel, and each of them `tokens` consecutive tokens of a tile, with `states` states, which
-    are all; a multiprocessor has room for `resident` blocks.
+    """`lanes` lanes own a channel, and each of them `tokens` consecutive tokens of a tile with all `states` states; a
+    multiprocessor has room for `resident` blocks.
     """
 
     LANES: ClassVar[tuple[int, ...]] = (8, 16, 32)
     STATES: ClassVar[tuple[int, ...]] = (1, 2, 4)
     RESIDENT: ClassVar[dict[tuple[int, int], int]] = {(4, 1): 8, (4, 2): 6, (4, 4): 6, (8, 1): 6}
-    """By tokens of a lane, and its states at most, how many blocks registers must leave room for."""
+    """Blocks per multiprocessor that registers must leave room for, by tokens of a lane and its most states."""
 
     input_t: DType
     vec: int
@@ -362,7 +363,7 @@ class SelectiveScanShortFwd(SegmentKernel):
 
     @property
     def tile(self) -> int:
-        """Tokens of a channel that its lanes have at a time."""
+        """Tokens of a channel that its lanes take at a time."""
         return self.lanes * self.tokens
 
     @classmethod
@@ -388,7 +389,7 @@ class PartsKernel(SegmentKernel):
 
     LANES: ClassVar[tuple[int, ...]] = (8, 16, 32)
     RESIDENT: ClassVar[dict[int, int]] = {1: 5, 2: 4, 4: 4}
-    """By the states of a part at most, how many blocks registers must leave room for."""
+    """Blocks per multiprocessor that registers must leave room for, by the most states of a part."""
 
     input_t: DType
     vec: int
@@ -407,17 +408,17 @@ class PartsKernel(SegmentKernel):
 
     @staticmethod
     def window() -> int:
-        """Tokens of which a warp has B and C at a time."""
+        """Tokens for which a warp holds B and C at a time."""
         return _declared("scan_parts.cuh", "PartsShape")["kWindow"]
 
     @classmethod
     def part_of(cls, d_state: int) -> int:
-        """The states of a part, of at most 16."""
+        """The states of a part, where a channel has at most 16."""
         return next(states for states in cls.RESIDENT if states * cls.warps >= d_state)
 
     @classmethod
     def of(cls, input_t: DType, vec: int, lanes: int, d_state: int, *more: DType) -> PartsKernel:
-        """The kernel for this many states, 16 at most; `more` are the fields that others do not have."""
+        """The kernel for this many states, 16 at most; `more` are the fields that only this class has."""
         states = cls.part_of(d_state)
         return cls(input_t, vec, lanes, states, cls.RESIDENT[states], *more)
 
@@ -431,7 +432,7 @@ class PartsKernel(SegmentKernel):
 
 @dataclass(frozen=True)
 class SelectiveScanPartsFwd(PartsKernel):
-    """The rows of a batch."""
+    """A scan of the rows of a batch by parts of states."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanPartsFwd]:
@@ -441,7 +442,7 @@ class SelectiveScanPartsFwd(PartsKernel):
 
 @dataclass(frozen=True)
 class SelectiveScanVarlenPartsFwd(PartsKernel):
-    """Packed sequences, whose states are not codes."""
+    """A scan of packed sequences by parts of states, which are not codes."""
 
     state_t: DType
 
@@ -463,7 +464,7 @@ class SelectiveScanVarlenFwd(Kernel):
     c_vec: int
     state_t: DType
     snapshots: bool = False
-    """Whether states inside sequences are kept, too."""
+    """Whether snapshots of states inside sequences are stored."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenFwd]:
@@ -481,9 +482,9 @@ class SelectiveScanVarlenTilesFwd(Kernel):
         TileShape(8, 1, 1, 16, 4),
         TileShape(16, 1, 4, 8, 3),
     )
-    """The shapes for long sequences among short ones: others have too few registers there. On an H200 one sequence of
-    4096 tokens and 256 of 16, 2048 channels, takes 180 us with the second one, and with (16, 2, 2, 16) 183; with
-    snapshots 186 and 199.
+    """The shapes for long sequences among short ones; other shapes have too few registers there. On an H200 one
+    sequence of 4096 tokens and 256 of 16, 2048 channels, takes 180 us with the second one, and with (16, 2, 2, 16) 183;
+    with snapshots 186 and 199.
     """
 
     input_t: DType
@@ -497,11 +498,11 @@ class SelectiveScanVarlenTilesFwd(Kernel):
     """Whether channels and states are contiguous, not tokens."""
     mixed: bool
     snapshots: bool = False
-    """Whether states inside sequences are kept, too."""
+    """Whether snapshots of states inside sequences are stored."""
     most_states: int = MOST_STATES[0]
     """States per channel at most."""
     phases: bool = False
-    """Whether rows of contiguous tokens have phases; without, they are aligned."""
+    """Whether rows of contiguous tokens have phases (plan_phases.py); otherwise they are aligned."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanVarlenTilesFwd]:

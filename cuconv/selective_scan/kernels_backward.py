@@ -23,22 +23,23 @@ def group_channels(input_t: DType) -> int:
 
 @dataclass(frozen=True)
 class SelectiveScanBwd(Kernel):
-    """A block walks channels of one chunk of tokens; `vec` tokens an access, 0 where they may be apart."""
+    """A block walks channels of one chunk of tokens, with `vec` tokens per access, 0 where tokens may be apart in
+    memory."""
 
     MOST_STATES: ClassVar[int] = 16
-    """States that a block has under way: kBlockStates of selective_scan/scan_bwd.cuh."""
+    """States that a block computes at a time: kBlockStates of selective_scan/scan_bwd.cuh."""
 
     input_t: DType
     vec: int
     by_channel: bool
-    """Channels are neighbours in memory, and come by `group_channels`."""
+    """Whether channels are contiguous, and are loaded `group_channels` at a time."""
     many_states: bool
     constant_b: bool
     constant_c: bool
     shares_chunks: bool
-    """Packed sequences share chunks."""
+    """Whether packed sequences share chunks."""
     has_states: bool
-    """Those begin with states, or end with gradients of states."""
+    """Whether packed sequences begin with states, or end with gradients of states."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwd]:
@@ -73,7 +74,7 @@ class SelectiveScanBwd(Kernel):
 
     @property
     def dynamic_bytes(self) -> int:
-        """The states that sequences begin and end with, and what a group of channels has."""
+        """Bytes for the states that sequences begin and end with, and for the arrays of a group of channels."""
         sizes = self.constants
         return (
             sizes["kEndsBytes"] * self.has_states
@@ -93,7 +94,7 @@ class SelectiveScanBwdOverlapped(Kernel):
     input_t: DType
     many_states: bool
     vec: int
-    """2, or 1 where rows begin at any element."""
+    """Tokens per access: 2, or 1 where rows begin at any element."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdOverlapped]:
@@ -107,7 +108,7 @@ class SelectiveScanBwdOverlapped(Kernel):
 
     @property
     def dynamic_bytes(self) -> int:
-        """What blocks keep of matrices, of neighbouring channels and of states that have been taken."""
+        """Bytes for B and C, for neighbouring channels and for states that have been loaded."""
         size = "Half" if self.input_t.itemsize == 2 else "Float"
         of_one = "OfOne" if self.vec == 1 and size == "Half" else ""
         return self.constants[f"k{size}Bytes{of_one}"] + self.constants[f"k{size}SumsBytes"] * self.many_states
@@ -162,7 +163,7 @@ class SelectiveScanBwdShort(Kernel):
 
     input_t: DType
     vec: int
-    """Tokens per access, 0 where they may be apart."""
+    """Tokens per access; 0 where tokens may be apart in memory."""
     states: int
     lanes: int
 
@@ -191,7 +192,7 @@ class SelectiveScanBwdShort(Kernel):
 
     @classmethod
     def accesses(cls, input_t: DType, states: int) -> list[int]:
-        """Tokens per access, all of one thread at most."""
+        """The possible tokens per access, at most those of one thread."""
         own = chunk_tokens() // (ceil_div(states, 4) * WARP_SIZE)
         return [vec for vec in vectors(input_t) if vec <= own]
 
@@ -206,22 +207,22 @@ class SelectiveScanBwdShort(Kernel):
     def most_tokens(d_state: int, *, are_apart: bool) -> int:
         """Tokens of a row up to which this kernel is the quickest: a chunk's, or half of them for more than 8 states.
 
-        Of tokens that are apart half as many. On an H200 8 x 384 x 197 of contiguous tokens takes 35.7 us with it and
-        42.6 with others where there are 8 states, 54.4 and 46.1 where there are 16; contiguous channels of 8 x 384 x
-        128 take 34.7 and 40.3 with 8, of 4 x 256 x 96 21.1 and 20.0 with 16 (bfloat16).
+        For tokens that are apart in memory it is half as many. On an H200 8 x 384 x 197 of contiguous tokens takes 35.7
+        us with it and 42.6 with others where there are 8 states, 54.4 and 46.1 where there are 16; contiguous channels
+        of 8 x 384 x 128 take 34.7 and 40.3 with 8, of 4 x 256 x 96 21.1 and 20.0 with 16 (bfloat16).
         """
         return chunk_tokens() // (2 if d_state > 8 else 1) // (2 if are_apart else 1)
 
 
 @dataclass(frozen=True)
 class SelectiveScanBwdStart(Kernel):
-    """A thread marks `vec` floats as not yet there."""
+    """A thread marks `vec` floats as not yet written."""
 
     vec: int = 4
     has_states: bool = False
-    """Packed sequences share chunks, and begin with states."""
+    """Whether packed sequences share chunks and begin with states."""
     has_rows: bool = False
-    """They are rows of a batch, and where they begin is written."""
+    """Whether packed sequences are rows of a batch, and their starts are written."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdStart]:
@@ -232,14 +233,14 @@ class SelectiveScanBwdStart(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveScanBwdStates(Kernel):
-    """A block walks channels of one chunk of tokens, to the states behind it."""
+    """A block walks channels of one chunk of tokens, to the states after it."""
 
     input_t: DType
     by_channel: bool
-    """Channels are neighbours in memory, and come by `group_channels`."""
+    """Whether channels are contiguous, and are loaded `group_channels` at a time."""
     constant_b: bool
     shares_chunks: bool
-    """Packed sequences share chunks."""
+    """Whether packed sequences share chunks."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveScanBwdStates]:
@@ -269,12 +270,12 @@ class SelectiveScanBwdSweeps(SegmentKernel):
 
 
 MANY_SPLITS = 24
-"""Blocks a group up to which one thread adds up what all of them have left for a token."""
+"""Blocks per group up to which one thread adds up the parts that all of them have left for a token."""
 
 SHARED_SUMS = {32: 16, 128: 4}
-"""Threads that share the sum for a token where there are more blocks, by the rows of dB and dC up to which they are
-quickest; beyond these rows one thread is. On an H200 the gradients of 4 x 256 x 96 of four states, which are 32 rows,
-take 15.4 us with 16 threads and 15.9 with 4; of 16 states, which are 128, 23.3, 20.2, and 22.5 with one.
+"""Threads that share the sum for a token where there are more blocks, by the largest number of rows of dB and dC for
+which they are quickest; with more rows one thread is. On an H200 the gradients of 4 x 256 x 96 of four states, which
+are 32 rows, take 15.4 us with 16 threads and 15.9 with 4; of 16 states, which are 128, 23.3, 20.2, and 22.5 with one.
 """
 
 
@@ -282,14 +283,14 @@ take 15.4 us with 16 threads and 15.9 with 4; of 16 states, which are 128, 23.3,
 class SelectiveScanBwdSums(Kernel):
     """A thread owns a number of dB or dC, or one of `shares` of its sum, and loads `ahead` blocks' parts at a time.
 
-    Behind these blocks are those in which a thread owns a number of a parameter's gradient.
+    In further blocks a thread owns a number of a parameter's gradient.
     """
 
     FOLLOWS = True
     KINDS: ClassVar[int] = 2
-    """Kinds of parameters: A, and D and delta_bias."""
+    """Kinds of parameters, two: A; D and delta_bias."""
     KINDS_WITH_CONSTANTS: ClassVar[int] = 4
-    """The same, and B and C that do not depend on the token."""
+    """Kinds of parameters where B and C may be constant, four: A; D and delta_bias; B; C."""
 
     input_t: DType
     shares: int = 1
@@ -310,7 +311,7 @@ class SelectiveScanBwdSums(Kernel):
     def launch_config(
         self, rows: int, dim: int, d_state: int, *, has_constants: bool
     ) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many rows of 256 tokens and the parameters of dim channels, and what it needs to know."""
+        """The launch for this many rows of 256 tokens and the parameters of `dim` channels, and its params."""
         numbers = dim * max(d_state, 2 * SelectiveScanBwd.warps)
         matrix_blocks, kind_blocks = rows * self.shares, ceil_div(numbers, self.threads)
         kinds = self.KINDS_WITH_CONSTANTS if has_constants else self.KINDS

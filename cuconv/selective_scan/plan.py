@@ -1,4 +1,4 @@
-"""The widest accesses, and the numbers that all kernels take: shared by the plans of both selective scans."""
+"""The widest accesses, and the params of all kernels: shared by the plans of both selective scans."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ FILL = 512
 """Threads per multiprocessor that keep an H200 busy."""
 
 WIDE_TOKENS = {TOKENS: 128, CHANNELS: 256}
-"""Tokens of a sequence, on average, from which on lanes share those of a tile where channels have more than 16 states,
-by the contiguous axis. On an H200 64 sequences of 128 tokens of 2048 channels of 64 states take 916 us so and 1427 with
-tokens walked by all lanes; with contiguous channels 43 of 192 tokens 1128 and 975, 32 of 256 906 and 954.
+"""Mean tokens per sequence from which on lanes share the tokens of a tile where channels have more than 16 states, by
+the contiguous axis. On an H200 64 sequences of 128 tokens of 2048 channels of 64 states take 916 us with tokens shared
+and 1427 with tokens walked by all lanes; with contiguous channels 43 of 192 tokens 1128 and 975, 32 of 256 906 and 954.
 """
 
 WIDE_ROWS = 16
-"""Channels of sequences per multiprocessor beyond which they fill the GPU there. With contiguous channels 2048 of 4096
-tokens and 64 states take 457 us with WIDE, 513 with WIDE_FULL and 715 with tokens walked by all lanes; 16 x 2048 of 512
-tokens 924, 887 and 939.
+"""Channels of sequences per multiprocessor beyond which they fill the GPU, where channels have more than 16 states.
+With contiguous channels 2048 of 4096 tokens and 64 states take 457 us with WIDE, 513 with WIDE_FULL and 715 with tokens
+walked by all lanes; 16 x 2048 of 512 tokens 924, 887 and 939.
 """
 
 
@@ -53,8 +53,8 @@ def vector(inputs: Inputs, lanes: int) -> int:
 
 
 def tokens_vector(inputs: Inputs) -> int | None:
-    """Tokens per access of u, delta, z, out, B and C alike; None where tokens are not contiguous in one of them, or it
-    does not depend on the token.
+    """Tokens per access of u, delta, z, out, B and C alike; None where tokens are not contiguous in one of them, or B
+    or C is constant.
     """
     arrays = _of_tokens(inputs)
     if not is_variable(inputs.B) or not is_variable(inputs.C) or any(each.strides[-1] != 1 for each in arrays):
@@ -63,7 +63,7 @@ def tokens_vector(inputs: Inputs) -> int | None:
 
 
 def _of_tokens(inputs: Inputs) -> list[Layout]:
-    """The arrays that have an axis of tokens where B and C do."""
+    """The arrays with an axis of tokens, if B and C have one."""
     return [each for each in (inputs.u, inputs.delta, inputs.z, inputs.out, inputs.B, inputs.C) if each is not None]
 
 
@@ -78,7 +78,7 @@ def matrix_vector(matrix: Layout) -> int:
 
 def _row_vector(row: Layout, most: int) -> int:
     """Tokens per access of an array whose last axis is that of the tokens, at most `most`."""
-    # Of rows of fewer tokens than a tile no vector is ever loaded.
+    # In rows of fewer tokens than a tile no vector is ever loaded.
     if row.shape[-1] < tile_tokens() or row.strides[-1] != 1:
         return 1
     outer = row.active(*range(len(row.shape) - 1))
@@ -86,9 +86,9 @@ def _row_vector(row: Layout, most: int) -> int:
 
 
 def tile_axis(inputs: Inputs, channels: int) -> int | None:
-    """The contiguous axis of u with which lanes can share the tokens of a tile, in blocks of this many channels.
+    """The contiguous axis of u, if lanes can share the tokens of a tile in blocks of this many channels.
 
-    TOKENS or CHANNELS; None where lanes cannot.
+    It is TOKENS or CHANNELS; None where lanes cannot share tokens.
     """
     return None if inputs.d_state > max_tile_states() else _shared_axis(inputs, channels)
 
@@ -123,14 +123,14 @@ def _shared_axis(inputs: Inputs, channels: int) -> int | None:
     arrays = _of_tokens(inputs)
     if all(_row_vector(each, whole) == whole for each in arrays):
         return TOKENS
-    # A vector of channels, or of states, has no part.
+    # Channels and states have to be whole vectors.
     if dim % whole == 0 and inputs.d_state % whole == 0 and all(_is_turned(each, whole) for each in arrays):
         return CHANNELS
     return None
 
 
 def period(inputs: Inputs) -> int:
-    """From a channel of a block to the next one."""
+    """Channels from one channel of a block to the next one."""
     return 1 if inputs.phases is None else inputs.phases.period
 
 
@@ -149,11 +149,11 @@ def _is_turned(array: Layout, whole: int) -> bool:
 
 
 def numbers(inputs: Inputs) -> dict[str, Any]:
-    """The arguments behind the pointers that all kernels of a scan take."""
+    """The params behind the pointers that all kernels of a scan take."""
     _, dim, _ = inputs.u.shape
 
     def matrix_strides(matrix: Layout) -> tuple[int, ...]:
-        # A constant has neither batch nor tokens.
+        # A constant has no axes of batch and tokens.
         return matrix.strides if is_variable(matrix) else (0, *matrix.strides, 0)
 
     return {

@@ -31,44 +31,46 @@ COUNTERS = 4
 """Floats of scratch before everything else: kCounters of selective_scan/scan_bwd.cuh."""
 
 BLOCK_CHANNELS = 3
-"""What a block does before its first channel and after its last one, as the channels of 16 states that it could walk
+"""The time of a block before its first channel and after its last one, in channels of 16 states that it could walk
 meanwhile."""
 
 SUMS_OF_CHANNEL = 2000
-"""Rows of sums that take as long, where blocks leave them and where they are added up, as a block takes for a channel
-of 16 states. With it the choice for 24 small calls, from 16 to 256 blocks a group, takes on average 0.6 % longer than
-the quickest.
+"""Rows of sums that take as long, to be written and to be added up, as a block takes for a channel of 16 states. With
+it the choice for 24 small calls, from 16 to 256 blocks a group, takes on average 0.6 % longer than the quickest.
 """
 
 SUMS_OF_STEP = 4000
-"""The same where channels are walked side by side: rows of sums are shorter, and a step is longer. With it the choice
-for 30 calls, from 1 to 640 blocks a group, takes on average 0.1 % longer than the quickest, and with 2000 2 %.
+"""Rows of sums that take as long as a step where channels are walked side by side: rows of sums are shorter, and a step
+is longer. With it the choice for 30 calls, from 1 to 640 blocks a group, takes on average 0.1 % longer than the
+quickest, and 2 % with a value of 2000.
 """
 
 LONG = 512
-"""Tokens per packed sequence, on average, from which on each begins chunks of its own, where tokens are accessed one by
-one, and of float32 with states. On an H200 16 sequences of 512 take 684 us with 1536 channels of float32, and 788
-sharing chunks; one by one, bfloat16, 2341 and 2512, and 512 sequences of 8192 tokens in all 8906 and 2842.
+"""Mean tokens per packed sequence from which on sequences have separate chunks, where tokens are accessed one by one,
+and in float32 with states. On an H200 16 sequences of 512 tokens and 1536 channels take 684 us with separate chunks in
+float32, and 788 with shared ones; in bfloat16 one by one 2341 and 2512, and 512 sequences of 8192 tokens in all 8906
+and 2842.
 """
 
 MANY_ROWS = 16384
-"""Rows from which on a batch has the time of all of its chunks: then half as many, else a third, are quicker shared. On
-an H200 64 x 1536 of 32 contiguous channels take 165 us so and 750 with a chunk a row, of 128 592 and 780; 16 x 1536 of
-128 166 and 207, contiguous tokens 183 and 195; 4 x 1536 of 64 65.8 and 80.8, but of 100 94.3 and 80.8 (bfloat16).
+"""Rows from which on the time of a batch is that of all its chunks: sharing is then quicker if it leaves half as many
+chunks, with fewer rows if it leaves a third. On an H200 64 x 1536 of 32 tokens, contiguous channels, take 165 us with
+shared chunks and 750 with a chunk per row, of 128 tokens 592 and 780; 16 x 1536 of 128 166 and 207, contiguous tokens
+183 and 195; 4 x 1536 of 64 65.8 and 80.8, but of 100 94.3 and 80.8 (bfloat16).
 """
 
 SMALL_SUMS = 8 * 2**20
-"""Bytes that blocks may leave sums of dB and dC in, however small the gradients are: a block walks its channels one by
-one, so that few tokens want many blocks."""
+"""Bytes that sums of dB and dC may always take, however small the gradients are: a block walks its channels one by one,
+so that few tokens need many blocks."""
 
 APART = 8000
-"""Elements of u per multiprocessor up to which short rows of tokens that are apart are walked side by side. On an H200
-16 x 256 contiguous channels of 24 tokens take 15.1 us so and 34.3 as packed sequences, 16 x 1536 of 32 50.8 and 64.4,
-but 256 x 256 of 24 137 and 125 (bfloat16).
+"""Elements of u per multiprocessor up to which short rows, with tokens apart in memory, are walked side by side. On an
+H200 16 x 256 contiguous channels of 24 tokens take 15.1 us side by side and 34.3 as packed sequences, 16 x 1536 of 32
+50.8 and 64.4, but 256 x 256 of 24 137 and 125 (bfloat16).
 """
 
 FEW_ROWS = 16
-"""Rows per multiprocessor below which there are blocks enough for a chunk a row."""
+"""Rows per multiprocessor below which there are enough blocks for a chunk per row."""
 
 WORTH_SWEEPING = 10
 """The time of a forward scan by sweeps, tile_time() times multiprocessors for each row, up to which the same sweeps
@@ -77,7 +79,7 @@ take 154 us, 0.7 of the forward scan; blocks of chunks 264, in proportion to the
 
 
 READ = ("u", "delta", "z", "dout", "B", "C")
-"""The arrays of rows and matrices that are read, which there may be copies of."""
+"""The arrays of rows and matrices that are read, and may be copied."""
 
 
 class BackwardOperands(NamedTuple):
@@ -111,7 +113,7 @@ class BackwardOperands(NamedTuple):
     delta_softplus: bool
     is_packed: bool
     row_tokens: int = 0
-    """Tokens of each packed sequence where these are rows of a batch, the borders of which the first launch writes."""
+    """Tokens of each packed sequence where these are rows of a batch; the first launch then writes their borders."""
 
     @property
     def input_t(self) -> DType:
@@ -121,7 +123,7 @@ class BackwardOperands(NamedTuple):
 
     @property
     def d_state(self) -> int:
-        """The states of a channel."""
+        """States per channel."""
         return self.A.shape[1]
 
     @property
@@ -133,10 +135,11 @@ class BackwardOperands(NamedTuple):
 
     @property
     def shares_chunks(self) -> bool:
-        """Whether packed sequences share chunks. States of theirs need shared memory that not all devices have."""
+        """Whether packed sequences share chunks. Where sequences have states this needs shared memory that not all
+        devices have."""
         if self.query_start_loc is None or self.d_state > SelectiveScanBwd.MOST_STATES:
             return False
-        # Chunks take longer to share where tokens are apart, and among floats with states.
+        # Sharing chunks takes longer where tokens are apart in memory, and in float32 with states.
         is_apart = self.vector == 0 and not self.by_channel(shares_chunks=True)
         is_slower = is_apart or (self.has_states and self.u.itemsize == 4)
         if is_slower and self.sequences * LONG <= self.u.shape[2]:
@@ -190,7 +193,7 @@ class BackwardOperands(NamedTuple):
 
     @property
     def has_few_states(self) -> bool:
-        """Whether states are as few as a lane can have all of."""
+        """Whether there are so few states that a lane can have all of them."""
         return self.has_variables and not self.is_packed and self.d_state <= SelectiveScanBwdFewStates.STATES[-1]
 
     @property
@@ -226,8 +229,8 @@ class BackwardOperands(NamedTuple):
 
     @property
     def has_words(self) -> bool:
-        """Whether rows can be read by words of two tokens: they begin with the same half of one in all arrays, and
-        where it is the second one, the first is the end of another row.
+        """Whether rows can be read by words of two tokens: rows of all arrays begin with the same half of a word, and
+        where this is the second half, the first is the end of another row.
         """
         if self.u.itemsize == FLOAT32.itemsize:
             return True
@@ -249,7 +252,7 @@ class BackwardOperands(NamedTuple):
         return len(alike) == 1 and all(map(is_readable, rows))
 
     def _kernel(self, *, by_channel: bool, shares_chunks: bool) -> SelectiveScanBwd:
-        # Packed sequences with chunks of their own begin anywhere.
+        # Packed sequences with separate chunks begin anywhere.
         most = 2 if self.query_start_loc is None or shares_chunks else 1
         return SelectiveScanBwd(
             self.input_t,
@@ -268,7 +271,7 @@ class BackwardOperands(NamedTuple):
 
     @property
     def vector(self) -> int:
-        """Tokens per access: none of several where something is special, or the tokens of a row are no neighbours."""
+        """Tokens per access, 2 or 1; 0 where B or C is constant, or the tokens of a row are not contiguous."""
         if not self.has_variables:
             return 0
         rows, tokens = self.rows, self.u.shape[2]
@@ -280,12 +283,13 @@ class BackwardOperands(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Groups of channels that share the variable ones of B and C."""
+        """Groups of channels that share B and C, as far as these depend on the token."""
         return max((matrix.shape[1] for matrix in (self.B, self.C) if is_variable(matrix)), default=1)
 
     @property
     def likely_chunks(self) -> int:
-        """Places of a row that are used, as a guess: every second sequence needs the place that is its own."""
+        """Places for chunks in a row that are likely used: a guess that every second sequence uses its further
+        place."""
         tokens = self.u.shape[2]
         return min(self.chunks, max(1, ceil_div(tokens, chunk_tokens()) + self.sequences // 2))
 
@@ -296,13 +300,13 @@ class BackwardOperands(NamedTuple):
 
     @property
     def rows_of_sums(self) -> int:
-        """The same of all chunks."""
+        """Rows of tokens in a group's dB and dC of all chunks."""
         return self.u.shape[0] * self.chunks * self.groups * self.matrix_rows
 
     @property
     def chunks(self) -> int:
-        """Places for chunks in a row. Packed sequences that share none have one place more each, and so has the padding
-        at both ends: which of them are used only the device knows."""
+        """Places for chunks in a row. If packed sequences do not share chunks, each has one further place, and so has
+        the padding at both ends. Only the device knows which places are used."""
         tokens = self.u.shape[2]
         if self.query_start_loc is not None and not self.shares_chunks:
             return tokens // chunk_tokens() + self.sequences + 2
@@ -322,9 +326,10 @@ class Scratch(NamedTuple):
 
     states_at: int
     filled: int
-    """Floats at the front that begin as not yet there."""
+    """Floats at the front that are marked as not yet written."""
     zeros: int
-    """Floats behind them that begin as zeros: the sums over tokens, which no block leaves for a chunk without any."""
+    """Floats behind them that begin as zeros: the sums over tokens, which no block writes for a chunk without
+    tokens."""
     rates_at: int
     vectors_at: int
     constants_at: int
@@ -336,17 +341,17 @@ class Scratch(NamedTuple):
 def plan(o: BackwardOperands) -> Plan:
     """The launches of a call and the bytes of its scratch.
 
-    Where rows have several chunks, the first launch marks what blocks wait for. The next one computes the states before
-    chunks, unless the forward pass has kept them. Then come the gradients, and last the sums over blocks. Arrays that
-    lie otherwise than u, or are not aligned, are copied in front of all, and gradients behind. Short rows are walked
-    side by side, or are packed sequences.
+    Where rows have several chunks, the first launch marks the numbers that blocks wait for as not yet written. The next
+    one computes the states before chunks, unless the forward pass has kept them. Then come the gradients, and last the
+    sums over blocks. Arrays that are laid out otherwise than u, or not aligned, are copied first, and their gradients
+    copied back last. Short rows are walked side by side, or are packed sequences.
     """
     if alike := _alike(o):
         return alike.joined(plan(alike.operands))
     batch, dim, _ = o.u.shape
     input_t, kernel = o.input_t, _kernel(o)
-    # Every block leaves sums for all its tokens: never more than du and ddelta take, or SMALL_SUMS, unless one block is
-    # too many.
+    # Every block leaves sums for all its tokens: in all at most as much as du and ddelta, or SMALL_SUMS, unless one
+    # block has more.
     most = max(
         dim // o.groups * o.u.itemsize // (FLOAT32.itemsize * o.d_state),
         SMALL_SUMS // max(1, batch * o.chunks * o.groups * _sums_floats(o) * FLOAT32.itemsize),
@@ -363,7 +368,7 @@ def plan(o: BackwardOperands) -> Plan:
         launches.append(Launch(kernel, config, kernel.params.pack_numbers(**known)))
 
     if batch and dim:
-        # No row of a batch is an empty sequence.
+        # Rows of a batch are never empty sequences.
         has_states = o.shares_chunks and o.initial_state is not None and not o.row_tokens
         if o.chunks > 1 or has_states or o.row_tokens:
             start = SelectiveScanBwdStart(has_states=has_states, has_rows=o.row_tokens > 0)
@@ -413,11 +418,11 @@ def _kernel(o: BackwardOperands) -> Kernels:
     if special := o.of_short_rows or o.of_few_states:
         return special
     kernel = o.kernel
-    # That one walks on from channel to channel in rows that are absent, too: it has to be given z.
+    # The overlapped kernel also advances absent rows from channel to channel, so it has to be given z.
     is_possible = kernel.vec == 2 or (kernel.vec == 1 and not o.is_packed and o.has_words)
     if is_possible and not kernel.shares_chunks and o.z is not None:
         overlapped = SelectiveScanBwdOverlapped(o.input_t, kernel.many_states, kernel.vec)
-        # Where one block alone fits on a multiprocessor, it has nothing to fill its waits with.
+        # If only one block fits on a multiprocessor, no other block fills its waiting times.
         if has_shared_memory(o.u.device, overlapped.resident * overlapped.dynamic_bytes):
             return overlapped
     return kernel
@@ -426,7 +431,7 @@ def _kernel(o: BackwardOperands) -> Kernels:
 def divide(
     o: BackwardOperands, resident: int, most: int, at_once: int = 1, abreast: int = 0, *, leaves_sums: bool = True
 ) -> Division:
-    """The fastest division of each group's channels over at most `most` blocks, by `at_once` that stay together.
+    """The fastest division of each group's channels over at most `most` blocks; `at_once` channels stay together.
 
     A multiprocessor holds `resident` blocks at once. A block's time is that of its channels, or of its steps where
     `abreast` channels are walked side by side, and of BLOCK_CHANNELS more. Where blocks leave sums, these are written
@@ -451,7 +456,7 @@ def divide(
 
 
 def _sums_floats(o: BackwardOperands) -> int:
-    """The sums of dB and dC that a block leaves."""
+    """Floats of the sums of dB and dC that a block leaves."""
     return 2 * o.d_state * chunk_tokens()
 
 
@@ -511,7 +516,7 @@ def _numbers(o: BackwardOperands, scratch: Scratch) -> dict[str, Any]:
         found[f"{name}_stride"] = getattr(o, name).strides
     for name in ("B", "C", "dB", "dC"):
         matrix = getattr(o, name)
-        # A constant has neither batch nor tokens.
+        # A constant has no axes of batch and tokens.
         found[f"{name}_stride"] = matrix.strides if is_variable(matrix) else (0, *matrix.strides, 0)
     for name in ("D", "dD", "delta_bias", "ddelta_bias", "query_start_loc"):
         found[f"{name}_stride"] = _strides(getattr(o, name), 1)[0]

@@ -46,8 +46,8 @@ from cuconv.selective_scan.plan_short import PAIR_ROWS, TOKENS_OF_MANY, short_ro
 from cuconv.selective_scan.plan_turned import Turned, turned_inputs
 
 WORTH_CUTTING = 2.5
-"""Where each lane owns some of the states, the ratio of FILL to the threads of uncut rows from which on rows are cut:
-then every exponential is taken twice.
+"""The ratio of FILL to the threads of uncut rows, where each lane owns some of the states, from which on rows are cut:
+a cut takes every exponential twice.
 """
 
 LAUNCHES_OF_CUT = 3.0
@@ -57,17 +57,18 @@ H200 1 x 256 x 512 takes 25.3 us in segments and 6.8 in one launch, x 2048 26.2 
 
 
 FEW_SHORT = 64
-"""Rows per multiprocessor up to which those that are too short for lanes to share tokens have lanes that share states,
-instead of one lane for all states; twice as many of 16 bits with contiguous tokens. On an H200 1 x 8192 x 32 takes 7.0
-us so in bfloat16, and 10.1 with one lane; 2 x 8192 x 32 9.4 and 10.4; with contiguous channels 7.8 and 10.1, and 14.3
-and 10.3.
+"""Rows per multiprocessor up to which lanes share the states of a channel, instead of one lane for all states, where
+rows are too short for lanes to share tokens; twice as many in 16 bits with contiguous tokens. On an H200 1 x 8192 x 32
+takes 7.0 us with states shared in bfloat16, and 10.1 with one lane; 2 x 8192 x 32 9.4 and 10.4; with contiguous
+channels 7.8 and 10.1, and 14.3 and 10.3.
 """
 
 
 COPIED = 12_000
-"""Tokens times channels, per multiprocessor, from which on copies are quicker where lanes can sweep over their tokens
-and otherwise access one token of B or C at a time. On an H200 64 x 1536 x 197 takes 257 us so and 347 without, 8 x 1536
-x 197 44 and 51, 64 x 1536 x 33 77 and 84, but 16 x 1536 x 50 32 and 30; 64 x 1536 x 196 255 and 234.
+"""Tokens times channels, per multiprocessor, from which on copies are quicker, where with copies lanes can sweep over
+tokens and without them access one token of B or C at a time. On an H200 64 x 1536 x 197 takes 257 us with copies and
+347 without, 8 x 1536 x 197 44 and 51, 64 x 1536 x 33 77 and 84, but 16 x 1536 x 50 32 and 30; 64 x 1536 x 196 255 and
+234.
 """
 
 
@@ -80,8 +81,8 @@ of 4 states 36 and 47; but 64 x 3072 x 96 of 8 states 169 and 113.
 
 
 LEAST_UNSWEPT = {2: 64, 4: 192}
-"""Tokens from which on rows may have phases where lanes cannot sweep over them, by the bytes of one. On an H200 8 x
-1536 x 131 takes 36 us so in float32 and 32 otherwise; swept, 64 x 1536 x 33 57 and 78.
+"""Tokens from which on rows may have phases where lanes cannot sweep over them, by the bytes of an element. On an H200
+8 x 1536 x 131 takes 36 us with phases in float32 and 32 without; swept, 64 x 1536 x 33 takes 57 and 78.
 """
 
 
@@ -107,20 +108,20 @@ class Segments(NamedTuple):
     per_row: int
     """Segments per row."""
     tokens: int
-    """Tokens per segment but the last, a multiple of the chunk."""
+    """Tokens per segment, except the last: a multiple of the chunk."""
 
 
 def plan(o: Operands) -> Plan:
-    """The launches of a call: one scan; or the states behind segments, those before segments, and the results. Arrays
-    that lie otherwise than u, or are not aligned, are copied in front of them, and then results behind; but where rows
-    can have phases, only B and C.
+    """The launches of a call: one scan; or the states after segments, the states before segments, and the results.
+    Arrays that are laid out otherwise than u, or not aligned, are copied first, and results copied back last; where
+    rows can have phases, only B and C are copied.
     """
     batch, dim, _ = o.inputs.u.shape
     if not batch or not dim or (o.inputs.out.size == 0 and o.last_state is None):
         return Plan()
     shapes = tile_shapes(o.inputs)
     states_only: SegmentKernel | None = None
-    # Looked for where they are asked for: few rows that are not aligned do not need them.
+    # Copies are planned only when they are asked for: few rows that are not aligned do not need them.
     phases = cache(lambda: None if shapes else with_phases(o))
     copies = cache(lambda: None if shapes else phases() or alike(o.inputs))
     short = short_rows(o.inputs, shapes, lambda: copies() is not None, lambda: phases() is not None)
@@ -145,7 +146,7 @@ def plan(o: Operands) -> Plan:
         Launch(carry, carry_config, carry.params.pack_numbers(**known, **carry_division)),
         last,
     )
-    # The state behind every segment, and the sum of dt for each channel.
+    # The state after every segment, and the sum of dt for each channel.
     return Plan(launches, scratch=batch * cut.per_row * dim * (o.inputs.d_state + 1) * FLOAT32.itemsize)
 
 
@@ -166,14 +167,14 @@ def with_phases(o: Operands) -> Turned | None:
 
 
 def alike(inputs: Inputs) -> Turned | None:
-    """Inputs with copies of some arrays, which lanes can share the tokens of; None where no copies are any help."""
+    """Inputs with copies of some arrays, so that lanes can share tokens; None where copies do not help."""
     batch, _, seqlen = inputs.u.shape
     has_sweeps = any(shape.sweeps and shape.fits(input_dtype(inputs), inputs.d_state, seqlen) for shape in TILE_TIMES)
     return turned_inputs(inputs, batch, tile_shapes, COPIED if has_sweeps else None)
 
 
 def _kernels(o: Operands, shapes: list[TileShape], cut: Segments) -> tuple[SegmentKernel, SegmentKernel]:
-    """The kernel that writes the results, and the one that writes the states behind segments."""
+    """The kernel that writes the results, and the kernel that writes the states after segments."""
     inputs, has_phases = o.inputs, o.inputs.phases is not None
     dtype = input_dtype(inputs)
     keeps = has_phases and o.chunk_states is not None
@@ -247,8 +248,8 @@ def segments(inputs: Inputs, shapes: list[TileShape]) -> Segments:
         return uncut(inputs)
     by_channel = tile_axis(inputs, CUT.channels) == CHANNELS
     whole = min(tile_time(rows, shape, processors, by_channel) for shape in shapes)
-    # Beyond one wave of blocks the time grows with their number. tile_time would count a second wave for a few blocks
-    # more, but 576 blocks in 528 places take 35 us for 1 x 1536 x 4096 of one state, and uncut rows 53.
+    # Beyond one wave the time grows with the number of blocks. tile_time would count a whole second wave, but 576
+    # blocks in 528 places take 35 us for 1 x 1536 x 4096 of one state, and uncut rows 53.
     wave = CUT.resident * processors * CUT.channels
     pieces = rows * cut.per_row
     once = tile_time(min(pieces, wave), CUT, processors, by_channel) * max(pieces / wave, 1)

@@ -1,6 +1,6 @@
-"""Rows of contiguous tokens that are not aligned, scanned where they are: only B and C are copied.
+"""Scans of rows of contiguous tokens that are not aligned: only B and C are copied.
 
-The phase of a row is how many elements lie in front of it in its first vector. A block of SelectiveScanTilesFwd or
+The phase of a row is the number of elements in front of it in its first vector. A block of SelectiveScanTilesFwd or
 SelectiveScanVarlenTilesFwd has channels of one phase, and takes a copy of B and C whose rows have it, too: then all of
 its accesses are aligned.
 """
@@ -19,7 +19,7 @@ from cuconv.selective_scan.plan_turned import Copy, Turned, aligning
 
 
 def phased(inputs: Inputs, fits: Callable[[Inputs], object]) -> Turned | None:
-    """Inputs with a copy of B and C for each phase of their rows, if they fit; None where that cannot be."""
+    """Inputs with a copy of B and C for each phase of their rows; None where rows or copies do not fit."""
     u, B, C = inputs.u, inputs.B, inputs.C
     whole = MAX_VECTOR_BYTES // u.itemsize
     rows = [row for row in (u, inputs.delta, inputs.z, inputs.out) if row is not None]
@@ -29,7 +29,7 @@ def phased(inputs: Inputs, fits: Callable[[Inputs], object]) -> Turned | None:
         return None
     apart = math.gcd(whole, *u.active(0, 1))
     copies, first = whole // apart, u.first % apart
-    # Every copy has room for what may lie in front of a row in its first vector.
+    # Every copy has room for the elements in front of a row in its first vector.
     pitch = ceil_div(u.shape[TOKENS] + whole - 1, whole) * whole
     batch, groups, d_state, _ = B.shape
     size = batch * groups * d_state * pitch
@@ -50,7 +50,7 @@ def phased(inputs: Inputs, fits: Callable[[Inputs], object]) -> Turned | None:
 
 
 def _phases(row: Layout, whole: int) -> list[list[int]]:
-    """What the phases of all rows of an array follow from."""
+    """The sizes and strides that determine the phases of all rows of an array."""
     return [[number % whole for number in numbers] for numbers in ((row.first,), row.active(0), row.active(1))]
 
 

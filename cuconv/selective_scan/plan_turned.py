@@ -1,4 +1,4 @@
-"""Copies of arrays that lie otherwise than the kernels of contiguous tokens or channels need them."""
+"""Copies of arrays that are not laid out as the kernels of contiguous tokens or channels need them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from cuconv.selective_scan.kernels import (
 from cuconv.selective_scan.plan import CHANNELS, TOKENS, matrix_vector, vector
 
 LEAST_TOKENS = 64
-"""Tokens of a row from which on a copy and the other kernel are quicker than a kernel of any strides. On an H200, with
-delta alone lying otherwise, 1 x 5120 x 4096 takes 267 us so and 529 without, 1 x 8192 x 64 10.5 and 12.3, but 1 x 8192
-x 32 12.0 and 7.7 (bfloat16).
+"""Tokens of a row from which on a copy and a kernel of contiguous arrays are quicker than a kernel of any strides. On
+an H200, with only delta to be copied, 1 x 5120 x 4096 takes 267 us with a copy and 529 without, 1 x 8192 x 64 10.5 and
+12.3, but 1 x 8192 x 32 12.0 and 7.7 (bfloat16).
 """
 
 LEAST_COPIED = 256
-"""The same where u, and so each array of a row, is copied. 1 x 5120 of 2047 contiguous tokens take 154 us so and 315
-without, of 301 35.6 and 61.0, but of 100 25.9 and 15.7; 2 x 2052 contiguous channels of 2048 tokens 129 and 214, of 300
-36.1 and 41.9, and their gradients 357 and 1427, 116 and 157, of 100 87.8 and 78.1. With 64 states in float32, 1 x 1024
-contiguous channels of 256 tokens take 24.9 and 32.2.
+"""Tokens of a row from which on copies are quicker where u, and so every array of rows, is copied. 1 x 5120 of 2047
+contiguous tokens take 154 us with copies and 315 without, of 301 35.6 and 61.0, but of 100 25.9 and 15.7; 2 x 2052
+contiguous channels of 2048 tokens 129 and 214, of 300 36.1 and 41.9, and their gradients 357 and 1427, 116 and 157, of
+100 87.8 and 78.1. With 64 states in float32, 1 x 1024 contiguous channels of 256 tokens take 24.9 and 32.2.
 """
 
 FEW_ROWS = 8192
-"""Channels of all rows up to which that holds in any case; beyond, only with more than 16 states, or where kernels of
-any strides access one or two tokens of 16 bits at a time. 8 x 1536 of 2047 tokens take 304 us so and 435 without, but
-of 516, which they access by four, 93.6 and 85.1, and of 2045 in float32 489 and 390. With 64 states in float32, 8 x
-2048 contiguous channels of 2048 tokens take 1728 and 2247, of 512 449 and 572.
+"""Channels of all rows up to which LEAST_COPIED always holds; with more channels, only with more than 16 states, or
+where kernels of any strides access one or two tokens of 16 bits at a time. 8 x 1536 of 2047 tokens take 304 us with
+copies and 435 without, but of 516, which they access by four, 93.6 and 85.1, and of 2045 in float32 489 and 390. With
+64 states in float32, 8 x 2048 contiguous channels of 2048 tokens take 1728 and 2247, of 512 449 and 572.
 """
 
 
 class Copy(NamedTuple):
-    """An array, what it is copied to, and the names of both."""
+    """An array, its copy, and the names of both."""
 
     array: Layout
     to: Layout
@@ -53,19 +53,19 @@ class Copy(NamedTuple):
 
 
 class Turned(NamedTuple):
-    """Operands laid out alike, and how arrays that lie otherwise get there and back."""
+    """Operands that are laid out alike, and the launches that copy other arrays to them and results back."""
 
     operands: Any
     before: tuple[Launch, ...]
     after: tuple[Launch, ...]
     regions: Mapping[str, int]
-    """Where copies lie in scratch memory, in bytes, by the name of the array with `turned_` in front."""
+    """Where copies begin in scratch memory, in bytes, by the name of the array with `turned_` in front."""
     scratch: int
     dropped: tuple[str, ...] = ()
-    """Arguments that kernels do not get."""
+    """Arguments that are null for kernels."""
 
     def joined(self, plan: Plan) -> Plan:
-        """A plan for these operands, its scratch memory in front of the copies."""
+        """The plan of these operands with the copies, which come behind the plan's own scratch memory."""
         begin = _whole(plan.scratch, 1)
         named = {name.removeprefix("turned_"): name for name in self.regions} | dict.fromkeys(self.dropped, NULL)
         between = (each._replace(named=named) for each in plan.launches)
@@ -81,13 +81,12 @@ def turned(
     tokens_at_once: int | None = None,
     least_copied: int = LEAST_COPIED,
 ) -> Turned | None:
-    """The operands with copies of some of these arrays, so that they fit; None where no copies are any help.
+    """The operands with copies of some of these arrays, so that they fit; None where copies do not help.
 
-    The arrays are (…, dim or d_state, tokens). Copies have contiguous tokens or channels, whichever u has if that fits,
-    and their vectors are aligned. Of contiguous tokens `tokens_at_once`, or a vector, are accessed at a time.
-    transformers calls a scan with u and z of contiguous channels and delta of contiguous tokens; mamba_ssm's rows of
-    contiguous tokens are aligned where their number is a multiple of a vector. Rows have at least `least_copied` tokens
-    where u is copied.
+    The arrays are (…, dim or d_state, tokens). Copies have contiguous tokens or channels, if possible as u has, and
+    aligned vectors. Contiguous tokens are accessed `tokens_at_once`, or a vector, at a time. transformers calls a scan
+    with u and z of contiguous channels and delta of contiguous tokens; mamba_ssm's rows of contiguous tokens are
+    aligned where their length is a multiple of a vector. u is copied only in rows of at least `least_copied` tokens.
     """
     u: Layout = operands.u
     for axis in sorted((TOKENS, CHANNELS), key=lambda axis: u.strides[axis] != 1):
@@ -113,11 +112,11 @@ def turned_inputs(
     Args:
         inputs: what a scan reads and writes.
         sequences: rows of the batch, or packed sequences.
-        fits: whether inputs can have the quicker kernel.
-        work: tokens times channels, per multiprocessor, from which on channels of up to 16 states are worth copies of
-            u, where kernels of any strides access one token of B or C at a time; None where less than LEAST_COPIED
+        fits: whether the quicker kernel can compute given inputs.
+        work: tokens times channels, per multiprocessor, from which on u is worth copying with up to 16 states, where
+            kernels of any strides access one token of B or C at a time; None where rows of fewer than LEAST_COPIED
             tokens never are.
-        work_of_others: the same where they access several.
+        work_of_others: `work` where these kernels access several tokens of B and C.
     """
     batch, dim, _ = inputs.u.shape
     access = vector(inputs, lanes_for(inputs.d_state)[0])
@@ -135,8 +134,8 @@ def turned_inputs(
 def packed(operands: Any, read: Sequence[str], written: Sequence[str]) -> Turned | None:
     """The rows of a batch as packed sequences in one row, with copies of arrays whose rows do not follow each other.
 
-    Where sequences begin is to be written to scratch memory. States before chunks are dropped: chunks are others. None
-    where there can be no copies.
+    A launch has to write where sequences begin to scratch memory. States before chunks are dropped, because packed
+    sequences have other chunks. None where copies are not possible.
     """
     u: Layout = operands.u
     batch, _, tokens = u.shape
@@ -179,7 +178,8 @@ def _copied(
     read: Sequence[str],
     written: Sequence[str],
 ) -> Turned | None:
-    """The operands with copies, so laid out, of those arrays that do not stay as they are. That axis is contiguous.
+    """The operands with copies, laid out by `laid`, of the arrays for which `stays` is false; `axis` is contiguous in
+    them.
 
     None where an array has no contiguous axis, or too many elements for one launch.
     """
@@ -190,7 +190,7 @@ def _copied(
     regions, scratch = {}, 0
     for name in (*read, *written):
         array: Layout | None = getattr(operands, name)
-        # Of a constant nothing depends on the token.
+        # A constant has no tokens.
         if array is None or (name in "BC" and not is_variable(array)) or stays(array):
             continue
         if array.size > MAX_DIVIDEND:
@@ -198,7 +198,7 @@ def _copied(
         copies[name] = copy = laid(array)
         in_scratch, is_read = f"turned_{name}", name in read
         there, back = Copy(array, copy, name, in_scratch), Copy(copy, array, in_scratch, name)
-        # Axes counted from the last one, for B and C have groups.
+        # Axes are counted from the last one, because B and C have groups.
         if array.strides[axis - 3] == 1:
             aligned.setdefault((is_read, array.shape), []).append(there if is_read else back)
         elif array.strides[-axis] != 1:
@@ -215,7 +215,7 @@ def _copied(
 
 
 def _is_accessed(array: Layout, axis: int, whole: int) -> bool:
-    """Whether elements along an axis, counted as one of u, can be accessed by this many."""
+    """Whether this many elements along an axis, numbered as in u, can be accessed at a time."""
     return array.strides[axis - 3] == 1 and _widest(array, axis - 3) >= whole
 
 
@@ -231,7 +231,7 @@ def _strides_along(array: Layout, axis: int) -> tuple[int, ...]:
 
 
 def _whole(count: int, itemsize: int) -> int:
-    """Bytes of whole vectors."""
+    """Bytes of `count` elements, rounded up to whole vectors."""
     return ceil_div(count * itemsize, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
 
 
@@ -252,7 +252,7 @@ def _laid(array: Layout, order: Sequence[int], inner: int) -> Layout:
 
 
 def copying(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> Launch:
-    """The launch that copies an array to another one, of which that axis is contiguous."""
+    """The launch that copies an array to another one in which `axis` is contiguous."""
     *outer, n, tokens = array.shape
     rows, columns, row_axis = (tokens, n, -1) if axis == TOKENS else (n, tokens, -2)
     column_axis = -3 - row_axis
@@ -273,10 +273,10 @@ def copying(array: Layout, to: Layout, axis: int, named: Mapping[str, str]) -> L
 
 
 def aligning(arrays: Sequence[Copy], axis: int, *, copies: int = 1, offset: int = 0, next_copy: int = 0) -> Launch:
-    """The launch that copies arrays of one shape to others, of all of which that axis is contiguous.
+    """The launch that copies arrays of one shape to others; `axis` is contiguous in all of them.
 
-    Of several copies the first is `offset` elements behind the beginning of its array, and each other one `next_copy`
-    behind the one before.
+    The first of several copies is `offset` elements behind the beginning of its array, and each further one `next_copy`
+    elements behind the one before.
     """
     *outer, n, tokens = arrays[0].array.shape
     length, rows, row_axis = (tokens, n, -2) if axis == TOKENS else (n, tokens, -1)

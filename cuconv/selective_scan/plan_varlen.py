@@ -46,127 +46,128 @@ FILL = 256
 """Channels per multiprocessor that keep an H200 busy with one lane each."""
 
 FEW = 24
-"""Tokens up to which a packed sequence is walked token by token where otherwise each lane has some of the states, and
-all tokens are less than SHORT of FILL channels for each multiprocessor; else SHORT.
+"""Tokens up to which a packed sequence is walked token by token, where otherwise each lane has some of the states and a
+call has less work than SHORT tokens of FILL channels per multiprocessor; with more work SHORT.
 """
 
 SHORT = 128
-"""Tokens up to which one of mixed sequences is walked token by token. On an H200 512 sequences of 8192 tokens in all
-take 0.69 ms with 128 and 0.80 with 64, and 64 of 2048 tokens in all, of 2048 channels, 79 us and 96.
+"""Tokens up to which a sequence is walked token by token where lengths are mixed. On an H200 512 sequences of 8192
+tokens in all take 0.69 ms with 128 and 0.80 with 64, and 64 of 2048 tokens in all, of 2048 channels, 79 us and 96.
 """
 
 MIXED = ((100, 16), (500, 32), (math.inf, 64))
-"""Tokens per packed sequence, on average, below which lengths count as mixed: where a multiprocessor has fewer channels
-of sequences than the first number. Nearly all sequences are walked token by token then, which takes little work, but
-one token after another. With as many tokens or more each sequence has blocks of its own, whose lanes sweep over its
-tokens (SWEEPS). On an H200, in us, of 512 channels 16 x 64 take 19 as mixed and 8 as not, 16 of 2048 tokens in all 41
-and 28; of 2048 channels 64 x 32 47 and 54, and 64 x 80 90 and 92, but 64 of 5120 tokens in all 168 and 121; of 8192
-channels 32 x 16 46 and 76, 64 x 128 493 and 450. One of 829 tokens and 15 of 13, of 2048 channels, take 35 and 53.
+"""(channels of sequences per multiprocessor, tokens): with fewer channels than the first number, lengths count as mixed
+if sequences have fewer tokens than the second on average. Nearly all sequences are then walked token by token, which
+takes little work, but is serial. Otherwise each sequence has separate blocks with lanes that sweep over its tokens
+(SWEEPS). On an H200, in us, of 512 channels 16 x 64 take 19 as mixed and 8 as not, 16 of 2048 tokens in all 41 and 28;
+of 2048 channels 64 x 32 47 and 54, and 64 x 80 90 and 92, but 64 of 5120 tokens in all 168 and 121; of 8192 channels 32
+x 16 46 and 76, 64 x 128 493 and 450. One of 829 tokens and 15 of 13, of 2048 channels, take 35 and 53.
 """
 
 MIXED_SHARED = ((100, 16), (300, 64), (math.inf, 192))
-"""The same where there are no sweeps, in float32 and with fewer states. With 4 states, in us, of 1024 channels 16 x 64
+"""MIXED where there are no sweeps, in float32 and with fewer states. With 4 states, in us, of 1024 channels 16 x 64
 take 25 as mixed and 15 as not, 32 x 32 20 and 25, of 4096 channels 8 x 64 33 and 21, 32 x 96 104 and 114.
 """
 
 SHARED = TileShape(4, 1, 2, 16, 3)
-"""The shape for sequences of fewer than SHARED_TOKENS tokens there."""
+"""The shape for sequences of fewer than SHARED_TOKENS tokens where there are no sweeps."""
 
 SHARED_TOKENS = 96
-"""Tokens per sequence, on average, from which on more lanes may share those of a channel. One sequence of 104 tokens of
+"""Mean tokens per sequence from which on more lanes may share the tokens of a channel. One sequence of 104 tokens of
 1024 channels takes 8.5 us by sweeps and 6.4 with 16 lanes a channel, of 64 tokens 6.0 and 6.4.
 """
 
 LONGEST_TILE = 1.75
-"""Tokens of a tile at most, times those of an average sequence. 2 x 100 of 1024 channels take 10.5 us with tiles of 256
-tokens, and 7.0 with tiles of 128.
+"""Most tokens of a tile, as a multiple of the mean tokens per sequence. 2 x 100 of 1024 channels take 10.5 us with
+tiles of 256 tokens, and 7.0 with tiles of 128.
 """
 
 SWEEPS = ((80, TileShape(1, 8, 2, 64, 4)), (math.inf, TileShape(1, 4, 4, 64, 4)))
 """The shape for sequences of fewer than PROMPT tokens on average, where a multiprocessor has fewer channels of
-sequences than the first number. More lanes a channel would be quicker where all have as many tokens and a tile's worth
-of them, but one that is longer than the others would take longer with fewer: of 2048 channels 3 x 128 take 11 us so and
-14 with (16, 1, 4, 8), 8 of 512 tokens in all 20 with 4 lanes a channel, 26 with 2 and 48 with 16.
+sequences than the first number. More lanes per channel would be quicker where all sequences have the same length of at
+least a tile, but slower where lengths differ: with 2048 channels 3 x 128 take 11 us with these shapes and 14 with (16,
+1, 4, 8), 8 of 512 tokens in all 20 with 4 lanes per channel, 26 with 2 and 48 with 16.
 """
 
 FEW_CHANNELS = 6
-"""Channels per multiprocessor below which the first of these shapes is the safer one: of 512 channels 64 x 80 take 37
-us so and 28 with the second one, but one of 4112 and 63 of 16 tokens 124 and 218.
+"""Channels per multiprocessor below which the first shape of SWEEPS is the safer one: with 512 channels 64 x 80 take 37
+us with the first and 28 with the second, but one of 4112 and 63 of 16 tokens 124 and 218.
 """
 
 FEW_ROWS = 12
 """Channels of sequences per multiprocessor from which on there are sweeps for sequences of SHARED_TOKENS tokens."""
 
 LEAST_PHASED = 64
-"""Tokens of an average sequence from which on the row of all may have phases."""
+"""Mean tokens per sequence from which on the packed row may have phases."""
 
 COPIED, COPIED_BY_FOUR = 4500, 6800
 """Tokens times channels, per multiprocessor, from which on copies of rows that are not aligned are quicker than lanes
-which have some of the states each and access one token of B or C at a time, or several. In us with copies and
-without: one sequence of 201 tokens of 8192 channels 38 and 52, of 101 28 and 29, of 100 27 and 22, of 51 22 and 17; 9 x
-33 of 4096 channels 40 and 60; 3 x 201 of 1024 25 and 36.
+with some of the states each: lanes that access one token of B or C at a time, and lanes that access several. In us with
+copies and without: one sequence of 201 tokens of 8192 channels 38 and 52, of 101 28 and 29, of 100 27 and 22, of 51 22
+and 17; 9 x 33 of 4096 channels 40 and 60; 3 x 201 of 1024 25 and 36.
 """
 
 MOSTLY_SHORT = 48
-"""Tokens per mixed sequence, on average, below which nearly all are guessed to be short, and few long ones to have most
-of the tokens. On an H200 one of 4096 tokens and 256 of 16, 2048 contiguous channels, take 201 us with 16 lanes a
+"""Mean tokens per sequence of mixed lengths below which nearly all are guessed to be short, and a few long ones to have
+most of the tokens. On an H200 one of 4096 tokens and 256 of 16, 2048 contiguous channels, take 201 us with 16 lanes a
 channel and 258 with 8; 12 of 512 and 128 of 16 228 and 177.
 """
 
 PREFILL = 8192
-"""Tokens of such sequences for which one is guessed to be long."""
+"""Tokens of such a call per sequence that is guessed to be long."""
 
 PROMPT = 512
-"""The same with more tokens per sequence; and the tokens of an average sequence from which on all are taken to have as
-many.
+"""Tokens of a call per sequence that is guessed to be long, with MOSTLY_SHORT mean tokens or more; also the mean tokens
+from which on all sequences are taken to have the same length.
 """
 
 RUN = 16
-"""Consecutive short sequences per block at most, which share its decay rates and accesses of u; fewer than a warp has
+"""Most consecutive short sequences per block, which share its decay rates and accesses of u; fewer than a warp has
 lanes.
 """
 
 RUN_TOKENS = 64
-"""Tokens per run at most, going by the average length: on an H200 512 sequences of 8192 tokens in all take 0.85 ms with
-32 and 0.77 with 64; more change less than 3 %.
+"""Most tokens per run, at the mean length: on an H200 512 sequences of 8192 tokens in all take 0.85 ms with 32 and 0.77
+with 64; more change less than 3 %.
 """
 
 WINDOW_RUN_TOKENS = 256
-"""The same where short sequences are brought in windows of contiguous tokens: 0.58 ms with 256, 0.65 with 64."""
+"""Most tokens per run where short sequences are loaded in windows of contiguous tokens: these take 0.58 ms with 256,
+0.65 with 64."""
 
 RUN_BY_RUN = 12
-"""Tokens per sequence, on average, from which on the blocks of a run follow each other there. On an H200 512 sequences
-of 8192 tokens in all take 0.57 ms so and 0.60 with blocks of the same channels next to each other, 1024 x 8 0.79 and
-0.73: blocks that load states at the same time wait for each other.
+"""Mean tokens per sequence from which on, with such windows, the blocks of a run follow each other. On an H200 512
+sequences of 8192 tokens in all take 0.57 ms in that order and 0.60 with blocks of the same channels next to each other,
+1024 x 8 0.79 and 0.73: blocks that load states at the same time wait for each other.
 """
 
 RUN_BLOCKS = 16
 """Blocks of runs per multiprocessor that keep an H200 busy; with fewer, runs are shorter."""
 
 LONG_BLOCKS = 4
-"""Blocks of long sequences per multiprocessor that an H200 runs at a time. More would look for a long one among many
-that are short: 0.96 ms instead of 0.86 with 4096 such blocks and 2048 single tokens.
+"""Blocks of long sequences per multiprocessor that an H200 runs at a time. More would only look for a long sequence
+among many short ones: 0.96 ms instead of 0.86 with 4096 such blocks and 2048 single tokens.
 """
 
 
 class Division(NamedTuple):
-    """The work as blocks: one per sequence, or first those of long sequences and then those of runs of the others."""
+    """The work as blocks: one per sequence, or first blocks of long sequences and then blocks of runs of short ones."""
 
     short_tokens: int
-    """Tokens up to which a sequence is one of a run; longer ones have blocks of their own."""
+    """Tokens up to which a sequence is part of a run; longer ones have separate blocks."""
     channels: int
     """Channels per block of a long sequence; a block of a run has one per thread."""
     is_mixed: bool = True
     run_tokens: int = RUN_TOKENS
-    """Tokens per run at most, going by the average length."""
+    """Most tokens per run, at the mean length."""
     run_by_run: bool = False
-    """Whether the blocks of a run follow each other, not those of the same channels."""
+    """Whether the blocks of a run follow each other, instead of blocks of the same channels."""
 
     def grid(self, o: Operands) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch, and the params that divide it so."""
+        """The launch, and the params that divide its work."""
         dim, total = o.inputs.u.shape[1], o.total
         threads, processors = SelectiveScanVarlenFwd.threads, multiprocessors(o.inputs.u.device)
-        # The padding before the first sequence and behind the last counts as sequences, too.
+        # Padding before the first sequence and after the last one counts as a sequence each.
         rows = o.sequences if o.is_batch else o.sequences + 2
         dim_blocks = ceil_div(channels_of_blocks(o.inputs, self.channels), self.channels)
         run_blocks = ceil_div(dim, threads)
@@ -224,9 +225,9 @@ class Operands(NamedTuple):
     snapshot_out: Layout | None = None
     """(slots, dim, d_state); absent where snapshots go to ssm_states."""
     state_scale: Layout | None = None
-    """(slots, dim), perhaps with an axis of 1 behind."""
+    """(slots, dim) or (slots, dim, 1)."""
     snapshot_scale: Layout | None = None
-    """The scales of snapshot_out: (slots, dim), perhaps with an axis of 1 behind."""
+    """The scales of snapshot_out: (slots, dim) or (slots, dim, 1)."""
     philox_rounds: int = 0
     """Rounds of Philox where codes are rounded at random, else 0."""
     blocks: Blocks | None = None
@@ -256,7 +257,8 @@ class Operands(NamedTuple):
 
 
 def plan(o: Operands) -> Plan:
-    """The launch that computes a call on packed sequences, behind that of a prefix cache where there is one."""
+    """The launches of a call on packed sequences; with a prefix cache, a launch that finds its snapshots comes
+    first."""
     if o.blocks is None or o.chunks is None:
         return _plan(o)
     main = _plan(o._replace(**o.blocks.derived))
@@ -267,7 +269,7 @@ def plan(o: Operands) -> Plan:
         kernel = SelectiveScanVarlenBlocks()
         numbers = o.blocks.numbers | index_numbers(**o.chunks._asdict())
         launches = Launch.packed(kernel, kernel.launch_config(o.sequences), **numbers), *launches
-    # In front of copies of arrays that are not aligned.
+    # This comes before copies of arrays that are not aligned.
     behind = ceil_div(o.blocks.scratch, MAX_VECTOR_BYTES) * MAX_VECTOR_BYTES
     regions = {name: behind + at for name, at in main.regions.items()}
     return Plan(launches, behind + main.scratch, {**o.blocks.regions, **regions})
@@ -365,7 +367,8 @@ def _plan(o: Operands) -> Plan:
 
 
 def with_phases(o: Operands) -> Turned | None:
-    """The inputs where the packed row of tokens has phases; None where it cannot, or where that is no quicker."""
+    """The inputs where the packed row of tokens has phases; None where it cannot have any, or where that is no
+    quicker."""
     if o.is_batch or not o.sequences or o.total < LEAST_PHASED * o.sequences:
         return None
 
@@ -380,14 +383,14 @@ def with_phases(o: Operands) -> Turned | None:
 
 
 def alike(o: Operands) -> Turned | None:
-    """Inputs with copies of some arrays, which lanes can share the tokens of; None where no copies are any help."""
+    """Inputs with copies of some arrays, so that lanes can share tokens; None where copies do not help."""
 
     def fits(copied: Inputs) -> bool:
         inputs = _numbered_through(copied)
         axis = tile_axis(inputs, SelectiveScanVarlenTilesFwd.threads)
         return axis is not None or wide_shape(inputs, o.sequences, snapshots=o.snapshots is not None) is not None
 
-    # A copy of the results has none of what is to stay.
+    # A copy of the results would lack the old contents that padding has to keep.
     if o.keeps_padding:
         return None
     return turned_inputs(o.inputs, o.sequences, fits, COPIED, COPIED_BY_FOUR)
@@ -396,7 +399,7 @@ def alike(o: Operands) -> Turned | None:
 def _numbered_through(inputs: Inputs) -> Inputs:
     """The arrays of a scan with the strides of kernels that number tokens through all rows of a batch.
 
-    The stride of the batch is what a row's first token lies further than the token behind the row before.
+    The stride of the batch becomes the distance from the token that would follow a row to the next row's first token.
     """
     batch, _, seqlen = inputs.u.shape
 
@@ -410,8 +413,8 @@ def _numbered_through(inputs: Inputs) -> Inputs:
 
 
 def _tiles(o: Operands, by_channel: bool) -> tuple[bool, TileShape]:
-    """Whether lengths count as mixed, and the quickest shape for as many long sequences as are likely: only the average
-    length is known.
+    """Whether lengths count as mixed, and the quickest shape for the likely number of long sequences, because only the
+    mean length is known.
     """
     dim, processors = o.inputs.u.shape[1], multiprocessors(o.inputs.u.device)
     if o.is_batch:
@@ -431,21 +434,21 @@ def _tiles(o: Operands, by_channel: bool) -> tuple[bool, TileShape]:
 
 
 def _by_rows(chosen: Iterable[tuple[float, Chosen]], rows: float) -> Chosen:
-    """What goes with the first number that is greater than `rows`."""
+    """The choice with the first number that is greater than `rows`."""
     return next(each for below, each in chosen if rows < below)
 
 
 def _is_possible(o: Operands, shape: TileShape, seqlen: int, by_channel: bool) -> bool:
-    """Whether blocks can have this shape, for sequences of as many tokens."""
+    """Whether blocks can have this shape, for sequences of this many tokens."""
     has_room = shape.has_room(by_channel=by_channel, snapshots=o.snapshots is not None)
     return has_room and shape.fits(input_dtype(o.inputs), o.inputs.d_state, seqlen)
 
 
 def _quickest(o: Operands, rows: int, shapes: Iterable[TileShape], seqlen: int, by_channel: bool) -> TileShape:
-    """The quickest of these shapes for channels of as many sequences as make `rows`."""
+    """The quickest of these shapes for `rows` channels of sequences."""
     possible = [shape for shape in shapes if _is_possible(o, shape, seqlen, by_channel)]
     processors = multiprocessors(o.inputs.u.device)
-    # Short rows with states inside them may have no shape of their own.
+    # Short rows with snapshots may have no separate shape.
     return min(
         possible or SelectiveScanVarlenTilesFwd.TILES[:1],
         key=lambda shape: tile_time(rows, shape, processors, by_channel),

@@ -51,37 +51,37 @@ class StoredState(NamedTuple):
     """A state that a call on packed sequences stores."""
 
     array: str
-    """The argument that it goes to."""
+    """The argument that the state is stored in."""
     slot: int
     sequence: int
     tokens: int
-    """The tokens of the sequence that it follows."""
+    """Tokens of the sequence before the state."""
 
 
 class LiveSequence(NamedTuple):
     """A packed sequence that is computed."""
 
     rows: Scan
-    """Its tokens, as a batch of one row."""
+    """The sequence's tokens, as a batch of one row."""
     initial_state: Array
     """(1, dim, d_state), float64."""
     tokens: slice
-    """Where its tokens are among all."""
+    """The sequence's range of the packed tokens."""
     stored: tuple[StoredState, ...]
 
     @property
     def length(self) -> int:
-        """Its tokens."""
+        """Number of tokens."""
         return int(self.rows.u.shape[2])
 
     def first(self, tokens: int) -> Scan:
-        """The rows up to a token."""
+        """The first `tokens` tokens."""
         rows = self.rows
         cut = {name: getattr(rows, name)[..., :tokens] for name in ("u", "delta", "B", "C")}
         return replace(rows, **cut, z=None if rows.z is None else rows.z[..., :tokens])
 
     def state_after(self, tokens: int) -> Array:
-        """The state (dim, d_state) after the first tokens."""
+        """The state (dim, d_state) after the first `tokens` tokens."""
         state = self.initial_state
         if tokens:
             state = selective_scan_fn(**vars(self.first(tokens)), initial_state=state).last_state
@@ -221,12 +221,12 @@ class PackedScan:
                 scales[state.slot] = stored.scales.reshape(scales.shape[1:])
 
     def state_errors(self) -> Iterator[tuple[LiveSequence, Array, list[tuple[StoredState, Array]]]]:
-        """For every sequence the errors of its results, and the states that are stored with theirs, before rounding."""
+        """For every sequence the errors of its results, and the stored states with their errors, before rounding."""
         for each in self.live():
             found = row_errors(each.rows, each.initial_state, MAX_TOKENS, 0)
             states = []
             for state in each.stored:
-                # Of codes that are read the product with the scale is rounded.
+                # The product of codes that are read with their scale is rounded.
                 error = HALF_ULP * np.abs(each.initial_state[0]) * (self.state_scale is not None)
                 if state.tokens == each.length:
                     error = found.last_state[0]
@@ -236,9 +236,9 @@ class PackedScan:
             yield each, found.out[0], states
 
     def errors(self) -> dict[str, Array]:
-        """The errors of a call; those of padding, and of states that stay, are zero.
+        """The errors of a call; errors of padding, and of states that are not written, are zero.
 
-        Of codes and scales they are the errors of what is stored.
+        For codes and scales they are the errors of the stored numbers.
         """
         out = np.zeros(self.packed.u.shape)
         names = [*SCALES, *SCALES.values()]

@@ -127,7 +127,8 @@ def selective_scan_varlen_bwd(
 
 
 def state_gradients(steps: Steps, d_y: Array, behind: Array) -> Array:
-    """The gradients of the states after every token, out of what comes to the last one from behind."""
+    """The gradients of the states after every token; `behind` is the part of the last one that comes from later
+    tokens."""
     pull = d_y[..., None] * steps.C
     e = np.empty(np.broadcast_shapes(steps.decay.shape, pull.shape))
     for t in reversed(range(len(e))):
@@ -137,7 +138,7 @@ def state_gradients(steps: Steps, d_y: Array, behind: Array) -> Array:
 
 
 def softplus_slope(v: Array) -> Array:
-    """The derivative of the softplus: the sigmoid, and above 20, where that is v itself, 1."""
+    """The derivative of the softplus: the sigmoid, or 1 above 20, where the softplus is v itself."""
     return np.where(v > SOFTPLUS_IS_LINEAR, 1.0, sigmoid(v))
 
 
@@ -158,10 +159,10 @@ def _by_channel(array: Array) -> Array:
 
 
 LANE_TOKENS = 8
-"""Consecutive tokens whose decay a kernel takes as one, the exponential of the sum of their exponents."""
+"""Consecutive tokens that have one decay in a kernel, the exponential of the sum of their exponents."""
 
 LANE_STEPS = 8
-"""Roundings of what lanes hand to each other, at most, on the way to one token."""
+"""Most roundings, on the way to one token, of what lanes hand to each other."""
 
 
 class _Sizes(NamedTuple):
@@ -176,7 +177,7 @@ class _Sizes(NamedTuple):
 
 
 def _states(steps: Steps, before: Array, before_error: Array) -> _Sizes:
-    """The states of a block from the one before it.
+    """The states of a block of tokens, from the state before it.
 
     A lane begins with what a scan over lanes hands it: products of decays, each the exponential of a sum of exponents,
     which rounds with every token of a lane, and sums, which round with every step.
@@ -201,7 +202,7 @@ def _row_errors(
 ) -> Gradients:
     """The errors of rows that begin with these states and end with these gradients.
 
-    What is summed over tokens comes in `parts`, sums of chunks. States before chunks that are given have no errors.
+    Sums over tokens are sums of `parts` sums of chunks. States before chunks that are given have no errors.
     """
     _, dim, d_state = scan.shape
     chunk = chunk_tokens()
@@ -341,7 +342,7 @@ def _packed_errors(
 
 
 def _gather(whole: Gradients, own: Gradients, i: int, tokens: slice) -> None:
-    """Puts the gradients of the i-th sequence, which has these tokens, where they belong among those of all."""
+    """Writes the gradients of the i-th sequence, which has these tokens, to the gradients of all sequences."""
     for name, to, each in zip(Gradients._fields, whole, own, strict=True):
         if to is None or each is None:
             continue
@@ -368,4 +369,5 @@ ERRORS: Mapping[str, Callable[..., dict[str, Array]]] = {
     "selective_scan_bwd": _errors,
     "selective_scan_varlen_bwd": _packed_errors,
 }
-"""By public function: its arguments but outputs give the absolute errors of results in float32, by name."""
+"""By public function, a function of its arguments except outputs that returns the errors of results in float32, by
+name."""

@@ -1,4 +1,4 @@
-"""Rows of tokens in float64: their recurrence, and the errors that float32 arithmetic may make of it."""
+"""Rows of tokens in float64: their recurrence, and bounds of the errors that float32 arithmetic may make."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Steps(TokenInputs):
     """Consecutive tokens: x, dt and z are (tokens, batch, dim); B and C broadcast to (tokens, batch, dim, d_state)."""
 
     begin: int
-    """The number of the first one."""
+    """Number of the first of these tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """One call with the arguments of the public function, but the initial state."""
+    """One call with the arguments of the public function, except for the initial state."""
 
     u: Array
     delta: Array
@@ -46,7 +46,7 @@ class Scan:
         return (*self.u.shape[:2], self.A.shape[1])
 
     def sequence(self, begin: int, end: int) -> Scan:
-        """A sequence of a call on packed ones, as a batch of one row."""
+        """A sequence of a call on packed sequences, as a batch of one row."""
         tokens = (None if array is None else array[None, ..., begin:end] for array in (self.u, self.delta, self.z))
         u, delta, z = tokens
         assert u is not None and delta is not None
@@ -54,7 +54,8 @@ class Scan:
         return replace(self, u=u, delta=delta, B=B, C=C, z=z)
 
     def blocks(self, *borders: int) -> Iterator[Steps]:
-        """All tokens, as many at a time as BLOCK_ELEMENTS allows, none on both sides of a multiple of the borders."""
+        """All tokens in blocks of at most BLOCK_ELEMENTS elements; no block crosses a multiple of one of the
+        borders."""
         tokens = max(1, BLOCK_ELEMENTS // max(1, int(np.prod(self.shape))))
         seqlen = self.u.shape[2]
         cuts = {cut for step in (tokens, *borders) for cut in range(0, seqlen, step)} | {seqlen}
@@ -111,16 +112,16 @@ def by_token(array: Array, begin: int, end: int) -> Array:
 
 
 SECOND_ORDER = 1.1
-"""Products of errors: over 2**18 tokens each decay is off by less than 2**-21 of itself, all of them together by less
-than an eighth, and so is what they carry on."""
+"""A factor that covers products of errors: over 2**18 tokens each decay has a relative error below 2**-21, all of them
+together below an eighth, and so have the states that they carry."""
 
 
 def row_errors(scan: Scan, before: Array, segment_tokens: int, summed_tokens: int) -> Results:
     """The errors of rows that begin with these states.
 
-    Rows may be cut into segments of `segment_tokens`, the state behind which takes the exponential of the sum of dt
-    over `summed_tokens`. States are bounded by their size without any cancellation: the state that a segment by itself
-    leaves, and that which the segments before it leave, are parts of that.
+    Rows may be cut into segments of `segment_tokens`; the state after a segment takes the exponential of the sum of dt
+    over `summed_tokens`. States are bounded by their size without any cancellation, which also bounds the state that a
+    segment alone leaves and the state from the segments before it.
     """
     batch, dim, d_state = scan.shape
     chunk, seqlen = chunk_tokens(), scan.u.shape[2]
@@ -131,7 +132,7 @@ def row_errors(scan: Scan, before: Array, segment_tokens: int, summed_tokens: in
     for signed in scan.blocks(segment_tokens, chunk):
         steps, end = signed.magnitudes(), signed.begin + len(signed.x)
         if steps.begin and steps.begin % segment_tokens == 0:
-            # The sum of dt rounds with every token, and the exponent feels that.
+            # The sum of dt rounds with every token, which changes the exponent.
             exponent = dt_sum[..., None] * scan.A
             error = error + begin_size * np.exp(exponent) * np.abs(exponent) * (summed_tokens * HALF_ULP)
             begin_size, dt_sum = size, np.zeros(scan.shape[:2])

@@ -54,9 +54,9 @@ def selective_scan_varlen_fn(
 ) -> Any:
     """The selective scan of packed sequences, or of a batch, with states in a pool, as serving engines prefill.
 
-    Within sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, what selective_scan_fn computes:
+    Within sequence i, the tokens query_start_loc[i] to query_start_loc[i + 1] - 1, this is selective_scan_fn:
 
-        dt = delta[d, t] + delta_bias[d], or with delta_softplus log(1 + exp(that)), above 20 that itself
+        dt = delta[d, t] + delta_bias[d]; with delta_softplus, dt = log(1 + exp(dt)) unless dt > 20
         h[n] = h[n] * exp(dt * A[d, n]) + dt * B[n] * u[d, t]
         out[d, t] = (sum over n of C[n] * h[n] + D[d] * u[d, t]) * silu(z[d, t])
 
@@ -65,35 +65,33 @@ def selective_scan_varlen_fn(
     is then overwritten by the state after the last token, so that the sequence can go on in another call, or that state
     goes to slot dst_state_indices[i]; the slots of an empty sequence stay as they are.
 
-    Padding, tokens of no sequence, gives 0, and so does a sequence with a slot that is pad_slot_id, null_slot or
-    outside the pool: no state is read or written for it. Two sequences must not write one slot, nor one a slot that
-    another starts from. With CUCONV_CHECK=1 in the environment what the index arrays hold is read back and checked,
-    which waits for the GPU; without it nothing is awaited, and a captured CUDA graph may be replayed with other
-    sequences of the same total.
+    Padding (tokens of no sequence) gives 0, and so does a sequence with a slot that is pad_slot_id or outside the pool:
+    no state is read or written for it. No sequence may write a slot that another one writes or starts from. With
+    CUCONV_CHECK=1 in the environment the index arrays are read back and checked, which waits for the GPU; otherwise the
+    call waits for nothing, and a captured CUDA graph may be replayed with other sequences of the same total.
 
-    States may be codes with a scale per slot and channel, as `selective_state_update` reads and writes them for states
-    (slots, dim, d_state), bit by bit the same rounding: prefill hands over to decode in the slots, and the other way
-    round. The heads of Mamba-2 are channels, too: where A, delta, D and delta_bias are repeated within a head (views
-    with a stride of 0 will do), states (slots, nheads, headdim, d_state) and their scales are given as views with
-    nheads * headdim channels, and what is live in the rings of replay for these slots is dropped afterwards by
-    `ReplayRings.reset`.
+    States may be codes with a scale per slot and channel, rounded exactly as in `selective_state_update` with states
+    (slots, dim, d_state): prefill and decode may take turns on the same slots. For Mamba-2, each row of a head is a
+    channel: repeat A, delta, D and delta_bias within a head (views with a stride of 0 will do), and view states (slots,
+    nheads, headdim, d_state) and their scales with nheads * headdim channels. If these slots have rings of replay,
+    empty them afterwards by `ReplayRings.reset`.
 
-    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous
-    tokens have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state
-    are multiples of 16 bytes. Where contiguous tokens are not aligned to that, but alike in all arrays, B and C are
-    copied first, up to 8 times, if sequences have 64 tokens on average; from 256 tokens on other arrays that are not
-    aligned are, unless padding keeps its old contents. Memory for copies is from the library of u. What has a row per
-    sequence may have more of them, which are ignored.
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides. Contiguous tokens
+    have vector kernels, and so have contiguous channels with contiguous states in B and C, where dim and d_state are
+    multiples of 16 bytes. Where rows of contiguous tokens are not aligned to 16 bytes, but alike in all arrays, B and C
+    are copied first, up to 8 times, if sequences have 64 tokens on average. From 256 tokens on, other arrays that are
+    not aligned are copied, unless padding keeps its old contents. Memory for copies comes from the library of u. Arrays
+    with a row per sequence may have further rows, which are ignored.
 
     Args:
-        u: (dim, total), float32, float16 or bfloat16; total up to 2**30. (batch, dim, seqlen): the sequences are the
-            rows of a batch, and B and C have the axis of the batch, too.
+        u: (dim, total), float32, float16 or bfloat16; total up to 2**30. (batch, dim, seqlen): each row of the batch is
+            a sequence, and B and C have an axis for the batch, too.
         ssm_states: (slots, dim, d_state), any of these dtypes, or codes of int16, int8 or float8_e4m3fn with
-            state_scale; updated in place. None: sequences start from zeros and leave nothing.
+            state_scale; updated in place. None: sequences start from zeros and leave no state.
         delta: shape and dtype of u.
         A: (dim, d_state), float32, finite, d_state 1 to 256.
-        B: (d_state, total) or (ngroups, d_state, total), u's dtype; channel d is of group d // (dim / ngroups).
-            Beside a batch (batch, d_state, seqlen) or (batch, ngroups, d_state, seqlen).
+        B: (d_state, total) or (ngroups, d_state, total), for a batch (batch, d_state, seqlen) or (batch, ngroups,
+            d_state, seqlen); u's dtype. Channel d is of group d // (dim / ngroups).
         C: shape and dtype of B.
         D: (dim,), u's dtype or float32.
         z: shape and dtype of u: the gate.
@@ -101,34 +99,35 @@ def selective_scan_varlen_fn(
         delta_softplus: whether dt is the softplus of delta + delta_bias.
         query_start_loc: (sequences + 1,), int32 or int64, from 0 up to at most total, never falling. None: a single
             sequence, or the rows of a batch.
-        cache_indices: (sequences,), int32 or int64, the slot of each sequence; its number when None. (sequences,
-            columns): column 0, or that of state_column.
+        cache_indices: (sequences,), int32 or int64: the slot of each sequence; None: sequence i has slot i. (sequences,
+            columns): column 0, or the one in state_column.
         has_initial_state: (sequences,), bool; false when None.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        state_column: (sequences,), int32 or int64: sequence i has slot cache_indices[i, state_column[i]]; a column
-            outside is padding.
-        dst_state_indices: (sequences,), int32 or int64: the slot that the state after the last token goes to, that of
-            cache_indices when None; one that is padding stores nothing.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
-        pad_output: "zero", or "keep": where results are 0 because there is no slot or no sequence, out stays as it is.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        state_column: (sequences,), int32 or int64: sequence i has slot cache_indices[i, state_column[i]]; a column that
+            does not exist is padding.
+        dst_state_indices: (sequences,), int32 or int64: the slot for the state after the last token; None: the slot in
+            cache_indices. The state is not stored where this slot is negative, pad_slot_id or outside the pool.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
+        pad_output: "zero": padding and sequences without a slot give 0. "keep": out, which must be given then, keeps
+            its contents there.
         snapshots: (rows, 3), int32 or int64: a row (sequence, position, slot) puts the state after the sequence's first
-            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order;
-            those of one sequence next to each other, in the order of their positions, take the least time. One counts
-            for nothing if its slot is negative, that of padding or outside the pool, if its sequence is empty, padding
-            or does not exist, or if it lies behind the sequence's last token. No two rows or final states must share a
-            slot, and none may have a slot that a sequence starts from, but for the row's own sequence.
-        snapshot_count: (1,), int32 or int64: how many of the rows count, all when None.
+            `position` tokens, 0 to all of them, into the slot, as prefix caches need it. Rows come in any order; they
+            take the least time where those of one sequence are neighbours, in the order of their positions. A row is
+            ignored if its slot is negative, pad_slot_id or outside the pool, if its sequence is empty, padding or does
+            not exist, or if its position exceeds the sequence's length. No two rows or final states may share a slot,
+            and no row may have a slot that another sequence than its own starts from.
+        snapshot_count: (1,), int32 or int64: how many of the rows count, the first ones; None: all.
         snapshot_out: (slots, dim, d_state), ssm_states' dtype: where snapshots go; to ssm_states when None.
-        state_scale: (slots, dim), perhaps with an axis of 1 behind, float32; with ssm_states of codes only, and updated
-            with them: the state is ssm_states * state_scale. The scale of a state that is stored, what is rounded, and
-            what rows without codes have: as in `selective_state_update`. out follows from states before they are
-            rounded.
-        snapshot_scale: (slots, dim), perhaps with an axis of 1 behind, float32, beside snapshot_out of codes: receives
-            their scales.
-        rand_seed: round codes up or down at random, by a seed of 64 bits, or an int64 array (1,), as in
-            `selective_state_update`: the state after t tokens of a sequence, by the random numbers of its token t - 1
+        state_scale: (slots, dim) or (slots, dim, 1), float32; only with ssm_states of codes, and updated with them: the
+            state is ssm_states * state_scale. Scales, rounding and rows that cannot have codes are as in
+            `selective_state_update`. out follows from states before they are rounded.
+        snapshot_scale: (slots, dim) or (slots, dim, 1), float32; only with snapshot_out of codes: receives their
+            scales.
+        rand_seed: a seed of 64 bits, or an int64 array (1,): round codes up or down at random, as in
+            `selective_state_update`. The state after t tokens of a sequence takes the random numbers of its token t - 1
             in this call.
-        philox_rounds: 1 to 20; 0 stands for 10.
+        philox_rounds: rounds of Philox-4x32, 1 to 20; 0 stands for 10.
         out: shape and dtype of u: where to write the result. It may be u, delta or z itself, but must not overlap any
             other argument, and neither must ssm_states.
 
@@ -139,7 +138,7 @@ def selective_scan_varlen_fn(
         TypeError: a dtype that is not supported, or arrays of different kinds.
         ValueError: any other argument that does not fit. Nothing has been launched or written then.
     """
-    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    # The usual arguments are recognised without calling a function: this is on the path of every call.
     padding, keeps_padding = slots.NONE, False
     if not (null_slot is None and pad_slot_id is slots.NONE and pad_output is slots.ZERO):
         padding, keeps_padding = slots.padding(pad_slot_id, null_slot), slots.keeps_padding(pad_output)
@@ -188,13 +187,13 @@ def scan_by_blocks(
 ) -> Any:
     """`selective_scan_varlen_fn` with a prefix cache that keeps the state at the end of every block, for engines.
 
-    A small kernel in front finds the snapshots. The arguments are those of vLLM's mode "all" (runtime/blocks.py):
+    A small kernel finds the snapshots first. The arguments are those of vLLM's mode "all" (runtime/blocks.py):
     cache_indices (sequences, blocks) has the slot of each block of block_size tokens, cu_chunk_seqlen (chunks + 1,) the
-    tokens that chunks begin with, of which every block has one or more, last_chunk_indices (sequences,) the last chunk
-    of each sequence, state_column the block that it starts from.
+    first token of each chunk, last_chunk_indices (sequences,) the last chunk of each sequence, state_column the block
+    that it starts from. A block has one or more chunks.
 
     Returns:
-        out, of which padding keeps what it holds, or a new array laid out in memory like u, with zeros there.
+        out, in which padding keeps its contents, or a new array laid out in memory like u, with zeros at padding.
     """
     given = (
         *(u, ssm_states, delta, A, B, C, D, z, delta_bias, query_start_loc, cache_indices, has_initial_state),
@@ -259,7 +258,7 @@ def _check(
 
 
 def _check_batch(given: Inputs, starts: Layout | None) -> int:
-    """Check what only a batch has to fit; returns its rows."""
+    """Check what is particular to a batch; returns its rows."""
     if starts is not None:
         raise ValueError(message("query_start_loc", "an array", "None where u has 3 axes (batch, dim, seqlen)"))
     batch, _, seqlen = given.u.shape
@@ -344,7 +343,7 @@ BLOCKS = (blocks.FIRST, blocks.LAST, blocks.CHUNKS, blocks.LAST_CHUNKS)
 _packed_scan_by_blocks = replace(
     _packed_scan, inputs=INPUTS + BLOCKS, name="selective_scan_varlen_by_blocks", check=_check_by_blocks
 )
-# An array that is absent costs a call some time, too.
+# Each argument costs a call some time, even when it is None.
 _packed_scan_with_extras = replace(
     _packed_scan, inputs=INPUTS + EXTRAS, name="selective_scan_varlen_with_extras", check=_check_with_extras, absent=()
 )

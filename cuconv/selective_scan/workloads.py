@@ -31,7 +31,7 @@ from cuconv.selective_scan.varlen import scan_by_blocks
 
 
 def rows(lead: tuple[int, ...], dim: int, seqlen: int, d_state: int, element: DType, contiguous: str) -> dict[str, Any]:
-    """What dense and packed scans both take."""
+    """The arrays that dense and packed scans both take."""
     n = len(lead)
     is_by_channel = choice("contiguous", contiguous, CHANNELS, TOKENS) == CHANNELS
     order = (*range(n), n + 1, n) if is_by_channel else None
@@ -44,13 +44,13 @@ def rows(lead: tuple[int, ...], dim: int, seqlen: int, d_state: int, element: DT
         "C": Array(by_state, element, order),
         "D": Array((dim,), FLOAT32),
         "z": Array(by_channel, element, order),
-        # Steps as trained models have them: after the softplus mostly of 0.001 to 0.1.
+        # Steps as in trained models: mostly 0.001 to 0.1 after the softplus.
         "delta_bias": Array((dim,), FLOAT32, low=-7.0, high=-3.0),
     }
 
 
 def channels(axis: int, dim: int) -> dict[str, Cut]:
-    """Channels cut out of a scan."""
+    """The cut that keeps some channels of a scan."""
     kept = spread(dim)
     by_channel: dict[str, Cut] = {name: (axis, kept) for name in ("u", "delta", "z", "out")}
     return by_channel | {name: (0, kept) for name in ("A", "D", "delta_bias")}
@@ -60,7 +60,7 @@ def selective_scan_fn(
     batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
     contiguous: str = TOKENS, delta: str = "",
 ) -> Workload:  # fmt: skip
-    """The scan of Mamba, with z and softplus; `delta` says what is contiguous in delta, if not the same.
+    """The scan of Mamba, with z and softplus; `delta` says what is contiguous in delta, if not the same as in u.
 
     Models of transformers have contiguous channels, and in delta contiguous tokens.
     """
@@ -78,11 +78,11 @@ def selective_scan_varlen_fn(
     sequences: str = "16x512", dim: int = 8192, d_state: int = 16, dtype: str = "bfloat16", contiguous: str = TOKENS,
     snapshots: int = 0, state_dtype: str = "", over: str = "", blocks: int = 0,
 ) -> Workload:  # fmt: skip
-    """The scan of packed sequences that each go on from a state of its own in a pool.
+    """The scan of packed sequences that each start from a state in a pool.
 
     The pool gets snapshots of states every `snapshots` tokens, unless that is 0. It is float32 without a state_dtype;
     with one of codes there are scales. The result may go over u, delta or z. Unless `blocks` is 0, a prefix cache keeps
-    the state at the end of every block of as many tokens, as engines call it.
+    the state at the end of every block of `blocks` tokens, as engines do.
     """
     sizes = without_zero(locals(), "snapshots", "state_dtype", "over", "blocks")
     if blocks:
@@ -123,7 +123,7 @@ def selective_scan_varlen_fn(
 
 
 def _by_blocks(sizes: dict[str, Any]) -> Workload:
-    """The same scan with a prefix cache by blocks."""
+    """The scan of packed sequences with a prefix cache by blocks."""
     usual = without_zero({**sizes, "blocks": 0}, "blocks")
     if usual.keys() & {"snapshots", "state_dtype", "over"}:
         raise ValueError("blocks: got snapshots, a state_dtype or over, too; wanted blocks alone")
@@ -147,7 +147,7 @@ def gradients(arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 SAMPLED_TOKENS = 32
-"""Tokens at an end of a row at which gradients of B and C are compared, of all channels."""
+"""Tokens at an end of a row, of all channels, at which gradients of B and C are compared."""
 
 
 def _gradient_cuts(cuts: dict[str, Cut], *kept: str) -> dict[str, Cut]:
@@ -156,7 +156,7 @@ def _gradient_cuts(cuts: dict[str, Cut], *kept: str) -> dict[str, Cut]:
 
 
 def _channels_bwd(axis: int, dim: int, *more: str) -> dict[str, Cut]:
-    """Some channels at full length, which have all of their gradients but those that channels share."""
+    """The cut that keeps some channels at full length; it leaves out gradients that channels share."""
     cuts = channels(axis, dim)
     cuts |= {"dout": cuts.pop("out")} | dict.fromkeys(more, (1, cuts["u"][1]))
     return _gradient_cuts(cuts, "u", "delta", "A", "D", "z", "delta_bias")
@@ -172,10 +172,10 @@ def selective_scan_bwd(
     batch: int = 1, dim: int = 5120, seqlen: int = 4096, d_state: int = 16, dtype: str = "bfloat16",
     contiguous: str = TOKENS, states: bool = True, constants: str = "",
 ) -> Workload:  # fmt: skip
-    """The gradients of the scan of Mamba, with z and softplus; with any states before chunks, taken as they are.
+    """The gradients of the scan of Mamba, with z and softplus; states before chunks have arbitrary values.
 
-    All tokens of some channels are compared, and the gradients of B and C where all channels have few tokens to go
-    through: those of B depend on the tokens behind, and those of C on the tokens before.
+    All tokens of some channels are compared. Gradients of B and C, which are sums over all channels, are compared at
+    the tokens that need the fewest others: those of B depend on later tokens, and those of C on earlier ones.
     """
     sizes = dict(locals())
     arrays = rows((batch,), dim, seqlen, d_state, element_of(dtype), contiguous)
@@ -209,8 +209,8 @@ def selective_scan_varlen_bwd(
 ) -> Workload:  # fmt: skip
     """The gradients of a scan of packed sequences that each begin with a state and end with the gradient of one.
 
-    With `states` false there are no states. All tokens of some channels are compared, and the gradients of B and C of
-    the first sequence.
+    Without `states` they start from zeros, and last states have no gradient. All tokens of some channels are compared,
+    and the gradients of B and C of the first sequence.
     """
     sizes = dict(locals())
     counts = lengths(sequences)

@@ -25,16 +25,16 @@ D_STATES = (2, 4, 8, 16, 32, 64, 96, 128, 256)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
 
 MAX_D_STATE = 512
-"""States per row at most."""
+"""Most states per row."""
 
 CAPACITIES = (*D_STATES, MAX_D_STATE)
 """D_STATES and a kernel for all above them."""
 
 HALVED_D_STATE = structs.constant(source.load(), "selective_state_update/quantised_heads.cuh", "kHalvedDState")
-"""The d_state of which a warp may walk over half a head."""
+"""The d_state for which a warp may walk over half a head."""
 
 HEADS_D_STATES = (64, 128, 256)
-"""The d_state of kernels of which warps walk over heads, and of codes whose rows a group were measured."""
+"""The d_state of kernels with warps that walk over heads, and of codes for which rows per group were measured."""
 
 WHOLE_D_STATE = 128
 """The most states per row that have a kernel for whole rows."""
@@ -46,33 +46,36 @@ ROWS = (1, 2, 4, 8, 16)
 """Rows that a group of lanes loads at once."""
 
 FEW_ROWS = 4
-"""Rows that a group of lanes loads at once, at most, where states are few bytes or chosen by an argument."""
+"""Most rows that a group of lanes loads at once, where states take few bytes or are chosen by an argument."""
 
 STAYING_D_STATE, STAYING_ROWS = 128, 2
-"""The d_state, and the rows of a group of lanes, of int16 states that have code which leaves them in their slot."""
+"""The d_state, and the rows per group of lanes, for which there is separate code for int16 states that stay in their
+slot."""
 
 FEW_LANES = 4
-"""Lanes per row up to which a group keeps all its rows: with fewer rows, lanes would stand for none. The kernel for one
-token has fewer nevertheless: on an H200 2.45 us instead of 2.8 (1 x 1536 with 16 states of float32)."""
+"""Lanes per row up to which a group keeps all its rows, because with fewer rows some lanes would have none. The kernel
+for one token has fewer rows nevertheless: on an H200 2.45 us instead of 2.8 (1 x 1536 with 16 states of float32)."""
 
 
 def capacity(d_state: int) -> int:
-    """The d_state of the kernel that takes this one."""
+    """The d_state that the kernel for this d_state is compiled for."""
     return next(capacity for capacity in CAPACITIES if capacity >= d_state)
 
 
 def lanes(capacity: int, vec: int, state_t: DType) -> int:
-    """Lanes that share a row. What a row of codes costs by itself, its scale, is for 16 elements of each lane."""
+    """Lanes that share a row. With codes each lane has 16 elements, so that fewer lanes repeat the work on the row's
+    scale."""
     share = 16 if state_t in CODES and vec == 8 else vec
     return min(WARP_SIZE, 1 << (ceil_div(capacity, share) - 1).bit_length())
 
 
 def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many: bool) -> int:
-    """Rows per group of lanes at most: what their states, and A where rows differ in it, leave registers for.
+    """Most rows per group of lanes, so that registers hold their states, and their A where it differs by row.
 
-    What a token costs whatever the rows is much: on an H200 4 tokens of 32 sequences of Mamba-2 with 128 heads take 179
-    us with one row of bfloat16, 130 with two and 118 with four or eight, 220 with four of float32 and 208 with eight. A
-    lane has twice as many codes of a row: 188 with one of int8, 157 with two and 120 with four, one block each.
+    The work of a token that does not depend on the number of rows is large: on an H200 4 tokens of 32 sequences of
+    Mamba-2 with 128 heads take 179 us with one row of bfloat16, 130 with two and 118 with four or eight, 220 with four
+    of float32 and 208 with eight. A lane has twice as many codes of a row: 188 with one of int8, 157 with two and 120
+    with four, one block each.
     """
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
@@ -84,7 +87,7 @@ def most_rows(capacity: int, vec: int, state_t: DType, shared_decay: bool, many:
 
 
 def heads_tile(d_state: int) -> int:
-    """Rows that a warp that walks over heads has at once, each on lanes with 16 elements."""
+    """Rows that a warp which walks over heads has at once, each on lanes with 16 elements."""
     return WARP_SIZE * 16 // d_state * (4 if d_state < 128 else 8)
 
 
@@ -110,7 +113,7 @@ class _Rows(Kernel):
 
     @classmethod
     def divisions(cls, many: bool, keeps_rows: bool = True) -> Iterator[dict[str, Any]]:
-        """The fields that say what arrays are and how rows are divided, for several tokens or for one.
+        """The fields for arrays and for the division of rows, for several tokens or for one.
 
         keeps_rows: groups of few lanes keep all their rows.
         """
@@ -123,7 +126,7 @@ class _Rows(Kernel):
                     continue
                 most = most_rows(d_state, vec, state_t, shared_decay, many)
                 has_few_lanes = keeps_rows and lanes(d_state, vec, state_t) <= FEW_LANES
-                # Codes have as few as let all blocks run at once.
+                # Codes may have as few rows as let all blocks run at once.
                 has_few_lanes &= not (state_t in CODES and not many and shared_decay and d_state in HEADS_D_STATES)
                 for rows, masked in product(ROWS, flags):
                     # Only floats have fewer rows where few lanes share one: FEW_ROWS.
@@ -155,7 +158,7 @@ class _Rows(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateSingle(_Rows):
-    """One token, states of floats and offsets of 32 bits: the fewest arguments, which small batches wait for."""
+    """One token, states of floats and offsets of 32 bits: it has the fewest arguments, for which small batches wait."""
 
     STATES = FLOATS
 
@@ -163,12 +166,12 @@ class SelectiveStateUpdateSingle(_Rows):
     whole: bool
     """Whether all rows of a warp exist, those of a head are contiguous, and states are written."""
     moved: bool
-    """Whether such states go to other slots than those they come from."""
+    """Whether these states go to other slots than those that they come from."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateSingle]:
         for division in cls.divisions(False, keeps_rows=False):
-            # States of few bytes, which alone are streamed, have few rows.
+            # Only states of few bytes are streamed, and these have few rows.
             for stream in (False, True)[: 1 + (division["rows"] <= FEW_ROWS)]:
                 yield cls(**division, stream=stream, whole=False, moved=False)
                 if stream and cls.may_be_whole(division):
@@ -177,13 +180,13 @@ class SelectiveStateUpdateSingle(_Rows):
 
     @classmethod
     def may_be_whole(cls, division: Mapping[str, Any]) -> bool:
-        """Whether rows of this division have a step of their own where they are whole.
+        """Whether there is a separate step for whole rows of this division.
 
-        Fewer rows take longer so: 24 heads of one sequence 2.22 us instead of 2.10 on an H200.
+        Divisions with fewer rows take longer by it: 24 heads of one sequence 2.22 us instead of 2.10 on an H200.
         """
         if division["vec"] * division["state_t"].itemsize < MAX_VECTOR_BYTES or division["d_state"] > WHOLE_D_STATE:
             return False
-        # Of 96 states a fourth of the lanes has none.
+        # With 96 states a fourth of the lanes has none.
         fills_lanes = division["d_state"].bit_count() == 1 and not division["masked"]
         return bool(division["rows"] == FEW_ROWS and division["shared_decay"] and fills_lanes)
 
@@ -195,8 +198,8 @@ DECAYS_D_STATE = 16
 """The d_state of SelectiveStateUpdateDecays: that of Mamba."""
 
 DECAYS_SEQUENCES = (1, 2)
-"""Sequences per thread of SelectiveStateUpdateDecays; of float32 only one, for two take longer: 10.0 us instead of 9.2
-for 128 x 1536 on an H200.
+"""Sequences per thread of SelectiveStateUpdateDecays; only one in float32, because two take longer: 10.0 us instead of
+9.2 for 128 x 1536 on an H200.
 """
 
 
@@ -236,11 +239,11 @@ class _OneToken(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateDecays(_OneToken):
-    """One token of Mamba, which has a decay of its own for every row and element, in one sequence a thread or two."""
+    """One token of Mamba, which has a separate decay for every row and element; a thread has one or two sequences."""
 
     BLOCKS: ClassVar[tuple[int, int]] = (128, 256)
-    """Threads of a block, where a thread has one sequence and where it has more. On an H200 1 x 1536 of bfloat16 takes
-    1.56 us with 128 and 1.68 with 256, 64 x 8192, two sequences a thread, 12.6 and 12.3.
+    """Threads per block, where a thread has one sequence and where it has more. On an H200 1 x 1536 of bfloat16 takes
+    1.56 us with 128 and 1.68 with 256; 64 x 8192, two sequences per thread, 12.6 and 12.3.
     """
     threads = OwnBlock()
 
@@ -249,7 +252,7 @@ class SelectiveStateUpdateDecays(_OneToken):
     block: int
     """Threads per block."""
     indexed: bool
-    """Whether state_batch_indices has slots, or each sequence that of its number."""
+    """Whether state_batch_indices has the slots; otherwise sequence i has slot i."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateDecays]:
@@ -267,7 +270,7 @@ class SelectiveStateUpdateFew(_OneToken):
     """One token of Mamba-2, which has a decay for each head, in few sequences."""
 
     indexed: bool
-    """Whether state_batch_indices has slots, or each sequence that of its number."""
+    """Whether state_batch_indices has the slots; otherwise sequence i has slot i."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateFew]:
@@ -281,7 +284,7 @@ class SelectiveStateUpdateFew(_OneToken):
 
 @dataclass(frozen=True)
 class _Steps(_Rows):
-    """A kernel for all that a call can ask for."""
+    """Base of the kernels for every feature of a call."""
 
     many: bool
     chosen: bool
@@ -298,16 +301,16 @@ class _Steps(_Rows):
                 rounded = flags[: 1 + (state_t in CODES or (many and state_t is not FLOAT32))]
                 for chosen, stream, stochastic, index32 in product(flags, flags, rounded, flags):
                     # With several tokens, or random numbers for floats, which are drawn where those are computed, the
-                    # store policy of states makes no difference.
-                    # Rounding codes at random takes so long that offsets of 64 bits make no difference.
-                    # States of few bytes, which alone are streamed, have few rows, and so have chosen ones.
+                    # store policy of states makes no difference. Rounding codes at random takes so long that offsets of
+                    # 64 bits make no difference. Only states of few bytes are streamed; these have few rows, and so
+                    # have states that an argument chooses.
                     has_many_rows = division["rows"] > FEW_ROWS and state_t not in CODES
                     if (stream and (many or chosen)) or (has_many_rows and (stream or chosen)):
                         continue
                     if stochastic and index32 and state_t in CODES:
                         continue
                     if index32 and not (many or chosen):
-                        # Those are SelectiveStateUpdateSingle's or SelectiveStateUpdateQuantisedSingle's.
+                        # SelectiveStateUpdateSingle or SelectiveStateUpdateQuantisedSingle computes these.
                         continue
                     yield cls(**division, many=many, chosen=chosen, stream=stream, stochastic=stochastic,
                               index32=index32)  # fmt: skip
@@ -315,12 +318,12 @@ class _Steps(_Rows):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdate(_Steps):
-    """States are floats."""
+    """Every feature of a call, with states of floats."""
 
     STATES = FLOATS
 
     crowded: bool = False
-    """Whether a multiprocessor has more blocks than registers want."""
+    """Whether a multiprocessor has more blocks than the kernel has registers for without spilling."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdate]:
@@ -333,7 +336,7 @@ class SelectiveStateUpdate(_Steps):
 
     @property
     def may_be_crowded(self) -> bool:
-        """Whether a lane has the usual work of several tokens, and nothing that takes further registers."""
+        """Whether a lane has the usual work of several tokens, and no feature that takes further registers."""
         takes_more = self.masked or self.chosen or self.stochastic or not self.index32 or self.b_t.itemsize > 2
         is_whole = self.vec * self.state_t.itemsize == MAX_VECTOR_BYTES
         is_usual = self.state_t is FLOAT32 or (self.d_state in HEADS_D_STATES and self.rows == FEW_ROWS)
@@ -342,7 +345,8 @@ class SelectiveStateUpdate(_Steps):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateQuantised(_Steps):
-    """States are codes with a scale per row: more arguments, which other states need not wait for."""
+    """Every feature of a call, with states of codes and a scale per row; these need more arguments than other
+    states."""
 
     STATES = CODES
 
@@ -355,7 +359,7 @@ class SelectiveStateUpdateQuantisedSingle(_Rows):
 
     stream: bool
     in_place: bool = False
-    """Whether states go to the slots that they come from, by code for nothing else."""
+    """Whether states stay in their slots; the code is for nothing else then."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateQuantisedSingle]:
@@ -367,7 +371,7 @@ class SelectiveStateUpdateQuantisedSingle(_Rows):
 
     @property
     def may_stay(self) -> bool:
-        """Whether there is such code for these rows."""
+        """Whether there is code for these rows that leaves states in their slots."""
         is_whole = self.vec * self.state_t.itemsize == MAX_VECTOR_BYTES and self.shared_decay and not self.masked
         is_narrow = self.b_t is BFLOAT16 and self.state_t is INT16 and self.rows == STAYING_ROWS
         return self.stream and is_whole and is_narrow and self.d_state == STAYING_D_STATE
@@ -375,7 +379,7 @@ class SelectiveStateUpdateQuantisedSingle(_Rows):
 
 @dataclass(frozen=True)
 class WalkedHeads(Kernel):
-    """Warps walk over heads with states of 8-bit codes."""
+    """Base of the kernels with warps that walk over heads with states of 8-bit codes."""
 
     EARLY = _Rows.EARLY
 
@@ -397,7 +401,8 @@ class WalkedHeads(Kernel):
         return heads_tile(self.d_state)
 
     def launch_config(self, batch: int, nheads: int, headdim: int, heads: int) -> tuple[LaunchConfig, dict[str, Any]]:
-        """The launch for this many sequences, `heads` heads a warp, or for 0 half of one; ValueError for too many."""
+        """The launch for this many sequences, with `heads` heads per warp, or half a head for 0; ValueError for too
+        many."""
         warps = batch * nheads // heads if heads else 2 * batch * nheads
         if batch * nheads > MAX_DIVIDEND:
             raise TooLarge(f"the problem has {batch * nheads} heads; a launch takes at most {MAX_DIVIDEND}")
@@ -408,4 +413,4 @@ class WalkedHeads(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateQuantisedHeads(WalkedHeads):
-    """One token, states of 8-bit codes and one decay a head, for many sequences: warps walk over heads."""
+    """One token, states of 8-bit codes and one decay per head, for many sequences: warps walk over heads."""

@@ -35,10 +35,10 @@ D_STATES = (16, 32, 64, 128, 256, MAX_D_STATE)
 """The d_state that kernels are compiled for; any other one takes the next larger kernel, masked."""
 
 WINDOWS = (16, 32)
-"""The live tokens at most that kernels are compiled for; any smaller window takes the next larger kernel."""
+"""The windows that kernels are compiled for; any other window takes the next larger kernel."""
 
 MAX_WINDOW = WINDOWS[-1]
-"""Live tokens of a ring at most."""
+"""Most live tokens of a ring."""
 
 
 ROUNDINGS = ((False, False), (False, True), (True, False))
@@ -46,29 +46,30 @@ ROUNDINGS = ((False, False), (False, True), (True, False))
 
 
 def capacity(d_state: int) -> int:
-    """The d_state of the kernel that takes this one."""
+    """The d_state that the kernel for this d_state is compiled for."""
     return next(capacity for capacity in D_STATES if capacity >= d_state)
 
 
 def max_tokens() -> int:
-    """New tokens of a sequence at most."""
+    """Most new tokens of a sequence in a step."""
     return structs.constant(source.load(), "selective_state_update/replay.cuh", "kMaxReplayTokens")
 
 
 def most_rows(capacity: int, vec: int, state_t: DType, most: int = 64) -> int:
-    """Rows per group of lanes at most: what their states, `most` elements a lane, leave registers for."""
+    """Most rows per group of lanes, so that a lane holds at most `most` elements of their states in registers."""
     sharing = lanes(capacity, vec, state_t)
     elements = ceil_div(capacity, vec * sharing) * vec
     return max((rows for rows in ROWS if rows <= sharing and rows * elements <= most), default=1)
 
 
 def most_folded(capacity: int, vec: int, state_t: DType) -> int:
-    """The same where single tokens are put in states at once: codes stay as they are in memory."""
+    """Most rows per group of lanes where single tokens are folded into states at once; codes stay as they are in
+    memory."""
     return most_rows(capacity, vec, state_t, 128 if state_t in CODES else 64)
 
 
 def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, vec: int) -> bool:
-    """Whether tensor cores put live tokens in states. float16 has not the range of weights times x.
+    """Whether tensor cores fold live tokens into states. float16 lacks the range for weights times x.
 
     Four lanes share a row then, and have registers for 128 elements of it, or for 256 that need no conversion.
     """
@@ -77,12 +78,12 @@ def has_tensor_cores(capacity: int, input_t: DType, state_t: DType, b_t: DType, 
 
 
 def is_whole(dtype: DType, vec: int) -> bool:
-    """Whether accesses to this many elements are as wide as a thread's can be."""
+    """Whether accesses to this many elements have the greatest width."""
     return vec * dtype.itemsize == MAX_VECTOR_BYTES
 
 
 def _arrays(d_state: int, most: Callable[[int, int, DType], int] = most_rows) -> Iterator[dict[str, Any]]:
-    """The dtypes, vectors and rows, at most `most`, that kernels may have, how they round, and their offsets."""
+    """Every combination of dtypes, vectors, rows (at most `most`), roundings and widths of offsets of the kernels."""
     for input_t, state_t in product(FLOATS, (*FLOATS, *CODES)):
         # B and C have more bits than x only where A has them, too.
         pairs = dict.fromkeys(((FLOAT32, input_t), (FLOAT32, FLOAT32), (input_t, input_t)))
@@ -176,7 +177,7 @@ class SelectiveStateUpdateReplay(_OfRows):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateReplayFew(Kernel):
-    """A few tokens, x, B and C of bfloat16: a warp has 64 contiguous rows of some heads of one group."""
+    """Few tokens, with x, B and C of bfloat16: a warp has 64 contiguous rows of some heads of one group."""
 
     EARLY = ("state_batch_indices",)
 
@@ -184,16 +185,16 @@ class SelectiveStateUpdateReplayFew(Kernel):
     """Rows per warp."""
 
     D_STATES = (64, 128)
-    """The d_state that it is compiled for."""
+    """The d_state that the kernel is compiled for."""
 
     TOKENS = 4
-    """New tokens of a sequence at most."""
+    """Most new tokens of a sequence in a step."""
 
     WINDOW = 16
-    """Live tokens at most."""
+    """Most live tokens."""
 
     RANKED = 256
-    """Sequences at most that share blocks."""
+    """Most sequences that share blocks."""
 
     d_state: int
     state_t: DType
@@ -211,9 +212,9 @@ class SelectiveStateUpdateReplayFew(Kernel):
     ) -> tuple[LaunchConfig, dict[str, Any]]:
         """The launch for this many sequences, each warp with this many heads; ValueError when they are too many.
 
-        spare: further blocks, for heads of sequences that flush.
-        kept_heads: those that a warp flushes of its own ones, the first or none.
-        most_parts: the parts at most in which others are divided among warps.
+        spare: further blocks, for heads of sequences that flush. kept_heads: the number of its own heads that a warp
+        flushes itself, the first one or none. most_parts: the most parts in which other heads that flush are divided
+        among warps.
         """
         config, division = _divided(self, min(batch, self.RANKED), nheads // warp_heads, headdim // self.ROWS)
         config = LaunchConfig((config.grid[0] + spare, ceil_div(batch, self.RANKED), 1), config.block)
@@ -223,7 +224,7 @@ class SelectiveStateUpdateReplayFew(Kernel):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateFold(_OfRows):
-    """A warp has rows of one head, and needs no other warp."""
+    """Folds live tokens into states: a warp has rows of one head, and needs no other warp."""
 
     token: bool
     masked: bool
@@ -245,17 +246,18 @@ class SelectiveStateUpdateFold(_OfRows):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateFoldSingle(_OfRows):
-    """The same with the next token, states of floats and offsets of 32 bits: the fewest arguments, which small batches
-    wait for."""
+    """Folds live tokens and the next token into states of floats, with offsets of 32 bits: it has the fewest arguments,
+    for which small batches wait."""
 
     EARLY = SelectiveStateUpdateSingle.EARLY
 
     BLOCKS: ClassVar[tuple[int, int]] = (7, 8)
-    """Blocks on a multiprocessor of float32 x beside states of 16 bits: as registers want it, and where crowded."""
+    """Blocks per multiprocessor for float32 x with states of 16 bits: the most that registers suffice for, and the
+    number where `crowded`."""
 
     masked: bool
     crowded: bool
-    """Whether all blocks run at once if a multiprocessor has one more of them than registers want."""
+    """Whether a multiprocessor has one more block than registers suffice for, so that all blocks run at once."""
 
     @classmethod
     def variants(cls) -> Iterator[SelectiveStateUpdateFoldSingle]:
@@ -270,7 +272,7 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
 
     @property
     def may_be_crowded(self) -> bool:
-        """Whether a lane wants more registers than a plain step's has."""
+        """Whether a lane needs more registers than in a plain step."""
         is_wide = self.input_t is FLOAT32 and self.state_t.itemsize == 2 and self.vec == 8
         return is_wide and self.d_state == 128 and self.rows == 4 and not self.masked
 
@@ -281,7 +283,7 @@ class SelectiveStateUpdateFoldSingle(_OfRows):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateQuantisedFoldSingle(_OfRows):
-    """The same for states of codes, and B and C of 16 bits."""
+    """Folds live tokens and the next token into states of codes, with B and C of 16 bits."""
 
     EARLY = SelectiveStateUpdateQuantisedSingle.EARLY
 
@@ -295,7 +297,7 @@ class SelectiveStateUpdateQuantisedFoldSingle(_OfRows):
 
     @staticmethod
     def takes(d_state: int, state_t: DType, b_t: DType, vec: int) -> bool:
-        """Whether it is compiled for such arrays."""
+        """Whether the kernel is compiled for these arrays."""
         return d_state in HEADS_D_STATES and state_t in CODES and is_whole(state_t, vec) and b_t.itemsize == 2
 
     def launch_config(self, batch: int, nheads: int, headdim: int) -> tuple[LaunchConfig, dict[str, Any]]:
@@ -306,12 +308,12 @@ class SelectiveStateUpdateQuantisedFoldSingle(_OfRows):
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateQuantisedFold(WalkedHeads):
-    """The same with the next token for states of 8-bit codes and many sequences: warps walk over heads."""
+    """Folds live tokens and the next token into states of 8-bit codes of many sequences: warps walk over heads."""
 
 
 @dataclass(frozen=True)
 class SelectiveStateUpdateCommit(Kernel):
-    """A thread has the cursor of a sequence's slot."""
+    """Moves cursors: a thread has the cursor of one sequence's slot."""
 
     EARLY = ("state_batch_indices",)
 

@@ -41,78 +41,78 @@ from cuconv.selective_state_update.kernels_replay import SelectiveStateUpdateQua
 
 LARGE = 192 * 2**20
 """Bytes of states that are a few times an L2 cache. Measured on an H200 for Mamba-2 with 128 heads: 128 MiB reach 0.95
-of copy with 4 rows and stores that do not stay in the cache, 0.92 with 16 rows or ordinary stores; 512 MiB 0.93
-with 16 rows and ordinary stores, 0.90 with 4 rows or the others."""
+of copy with 4 rows and stores that do not stay in the cache, 0.92 with 16 rows or ordinary stores; 512 MiB 0.93 with 16
+rows and ordinary stores, 0.90 with 4 rows or stores that do not stay in the cache."""
 
 SEVERAL_LARGE = 32 * 2**20
-"""The same for several tokens, after each of which states are stored: 4 tokens of 8 sequences of float32, 32 MiB, take
-57.7 us with four rows and 55.1 with eight, of 4 sequences 30.0 both, of one 9.2 and 9.4. States of 16 bits crowd their
-multiprocessors from there on: of bfloat16 32 and 128 sequences, 64 and 256 MiB, take 109 and 420 us so and 118 and 458
-otherwise, 8 31.7 and 31.9, 4 17.8 and 17.3, one 7.3 and 7.0."""
+"""LARGE for several tokens with a state stored after each: 4 tokens of 8 sequences of float32, 32 MiB, take 57.7 us
+with four rows and 55.1 with eight, of 4 sequences 30.0 both, of one 9.2 and 9.4. From that size on states of 16 bits
+run `crowded`: 32 and 128 sequences of bfloat16, 64 and 256 MiB, take 109 and 420 us crowded and 118 and 458 otherwise,
+8 31.7 and 31.9, 4 17.8 and 17.3, one 7.3 and 7.0."""
 
 CROWDED = 256
-"""The d_state with which states of 16 bits do so at any size: 1, 4, 8 and 32 sequences of bfloat16 take 9.6, 30.1, 55.9
-and 210 us so and 11.8, 34.0, 63.2 and 237 otherwise."""
+"""The d_state with which states of 16 bits run `crowded` at any size: 1, 4, 8 and 32 sequences of bfloat16 take 9.6,
+30.1, 55.9 and 210 us crowded and 11.8, 34.0, 63.2 and 237 otherwise."""
 
 WHOLE = 96 * 2**20
-"""Bytes of states from which whole rows make no difference. With those of few sequences a step takes less time: on an
-H200 1, 2, 4, 8 and 16 of bfloat16 6, 2, 12, 2 and 0.4 % (Mamba-2, 128 heads), 64 as long."""
+"""Bytes of states from which `whole` makes no difference. With fewer bytes it takes less time: on an H200 1, 2, 4, 8
+and 16 sequences of bfloat16 take 6, 2, 12, 2 and 0.4 % less (Mamba-2, 128 heads), 64 as long as without."""
 
 PAIRS = range(10 * 2**20, 384 * 2**20)
-"""Bytes of float32 states, beside x of 16 bits, of which a group of lanes has two rows, with stores that do not stay in
-the cache. Measured on an H200 for Mamba-2 with 128 heads and x of bfloat16: 12, 32 and 96 MiB take 8.3, 18.3 and 49.9
-us so, 8.4, 18.6 and 52.5 with four rows; 256 MiB 130.6 and 133.8 with 16. 8 MiB take 6.3 us so and 5.7 with four rows,
-512 MiB in slots 265.2 and 264.4 with 16. Beside x of float32, and where states go to other slots, two rows take longer
-at any size."""
+"""Bytes of float32 states, with x of 16 bits, for which a group of lanes has two rows, and stores do not stay in the
+cache. Measured on an H200 for Mamba-2 with 128 heads and x of bfloat16: 12, 32 and 96 MiB take 8.3, 18.3 and 49.9 us
+with two rows, 8.4, 18.6 and 52.5 with four; 256 MiB 130.6 with two and 133.8 with 16. 8 MiB take 6.3 us with two rows
+and 5.7 with four, 512 MiB in slots 265.2 with two and 264.4 with 16. With x of float32, and where states go to other
+slots, two rows take longer at any size."""
 
 PAIRED = (64, 128)
-"""The d_state of such states. With 16, 32 sequences take 11.2 us so and 10.2 with four rows; with 256, 8 take 35.9 and
-35.3."""
+"""The d_state for which a group has these two rows. With 16, 32 sequences take 11.2 us with two rows and 10.2 with
+four; with 256, 8 take 35.9 and 35.3."""
 
 WALKED = {64: {2: 5, 4: 5}, 128: {2: 7, 4: 4}, 256: {2: 8, 4: 4}}
 """MiB of codes from which warps walk over heads, by d_state and the bytes of an element of x. Measured on an H200 for
-Mamba-2 with 128 heads: with a d_state of 128 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us otherwise, and 7.5, 7.7
-and 7.9 so; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB take 14.4 and 12.5, 64 MiB
-43.1 and 39.2, 256 MiB 166 and 142. With 64 4, 5 and 5.5 MiB take 6.0, 6.8 and 8.6, and 5.9, 6.7 and 7.0; of
-float8_e4m3fn 4 MiB 5.7 and 5.9. With 256 6, 8 and 10 MiB take 7.6, 8.9 and 12.0, and 8.0, 8.4 and 10.3 by halves of
-heads; with x of float32 4 and 6 MiB 7.1 and 11.0, and 6.6 and 8.4."""
+Mamba-2 with 128 heads: with a d_state of 128 5, 6 and 7 MiB of int8 take 6.4, 7.6 and 8.8 us without walks over heads,
+and 7.5, 7.7 and 7.9 with them; with x of float32 3, 4 and 5 MiB 5.4, 6.7 and 10.0, and 6.1, 6.4 and 7.9. 16 MiB take
+14.4 and 12.5, 64 MiB 43.1 and 39.2, 256 MiB 166 and 142. With 64 4, 5 and 5.5 MiB take 6.0, 6.8 and 8.6, and 5.9, 6.7
+and 7.0; of float8_e4m3fn 4 MiB 5.7 and 5.9. With 256 6, 8 and 10 MiB take 7.6, 8.9 and 12.0, and 8.0, 8.4 and 10.3 by
+halves of heads; with x of float32 4 and 6 MiB 7.1 and 11.0, and 6.6 and 8.4."""
 
 MAX_HEADS = 1
-"""Heads that a warp walks over, at most. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
+"""Most heads that a warp walks over. With 2, 64 MiB take 41.4 us instead of 39.2, with 4 42.4."""
 
 HALVED = 16 * 2**20
 """Bytes of codes with a d_state of 256 up to which a warp walks over half a head. On an H200 with Mamba-2 of 128 heads
-and int8 8, 10, 12 and 16 MiB take 8.4, 10.1, 10.7 and 12.8 us so, and 9.6, 11.7, 12.1 and 13.0 otherwise; 24 MiB 18.3
-and 17.8. With a d_state of 128, of which a head has two tiles instead of four, 8 MiB take 9.0 and 8.2."""
+and int8 8, 10, 12 and 16 MiB take 8.4, 10.1, 10.7 and 12.8 us by halves, and 9.6, 11.7, 12.1 and 13.0 by whole heads;
+24 MiB 18.3 and 17.8. With a d_state of 128, where a head has two tiles instead of four, 8 MiB take 9.0 and 8.2."""
 
 FEW_THREADS = 800
 """Threads per multiprocessor up to which SelectiveStateUpdateFew is quicker than SelectiveStateUpdateSingle. On an H200
-1, 4 and 8 sequences of 24 heads of 64 x 128 of bfloat16, 186, 745 and 1489 threads, take 2.20, 2.81 and 3.72 us so and
-2.28, 2.87 and 3.67; with states in the L2 cache 1.78, 2.27 and 3.25, and 2.15, 2.41 and 3.06.
+1, 4 and 8 sequences of 24 heads of 64 x 128 of bfloat16, 186, 745 and 1489 threads, take 2.20, 2.81 and 3.72 us by the
+former and 2.28, 2.87 and 3.67 by the latter; with states in the L2 cache 1.78, 2.27 and 3.25, and 2.15, 2.41 and 3.06.
 """
 
 MANY_WARPS = 1024
 """Warps below which a group of lanes takes fewer rows, so that more warps share the work."""
 
 AT_ONCE = {BFLOAT16: 5, FLOAT16: 4}
-"""Blocks of kernels of few arguments with codes on a multiprocessor, by the dtype of B and C. Codes have as few rows,
-two at least, as let all blocks run at once. Measured on an H200 for Mamba-2 with 128 heads: 2, 4 and 5 sequences of
-int8 take 3.97, 5.52 and 6.35 us so and 4.20, 6.09 and 7.18 with twice as many rows; 3 take 5.66 with two and 4.91 with
-four, 6 8.55 with four and 7.60 with eight; 4 and 6 of int16 6.8 and 10.2 with four, and 7.3 and 9.1 with eight. Where
-blocks wait for others whatever the rows, int16 has four, from FULL_ROWS bytes on only with a d_state of 256: 16 and 32
-sequences take 20.7 and 38.0 us so and 21.0 and 38.6 with eight, 64 and 128 72.8 and 141.1, and 72.8 and 139.5; with a
-d_state of 256 16 and 32 37.5 and 70.5, and 40.1 and 74.9."""
+"""Blocks per multiprocessor of kernels of few arguments with codes, by the dtype of B and C. Groups have as few rows of
+codes, at least two, as let all blocks run at once. Measured on an H200 for Mamba-2 with 128 heads: 2, 4 and 5 sequences
+of int8 take 3.97, 5.52 and 6.35 us by this rule and 4.20, 6.09 and 7.18 with twice as many rows; 3 take 5.66 with two
+and 4.91 with four, 6 8.55 with four and 7.60 with eight; 4 and 6 of int16 6.8 and 10.2 with four, and 7.3 and 9.1 with
+eight. Where not all blocks run at once with any rows, int16 has four rows, from FULL_ROWS bytes on only with a d_state
+of 256: 16 and 32 sequences take 20.7 and 38.0 us with four and 21.0 and 38.6 with eight, 64 and 128 72.8 and 141.1, and
+72.8 and 139.5; with a d_state of 256 16 and 32 37.5 and 70.5, and 40.1 and 74.9."""
 
 FULL_AT_ONCE = 4
-"""Blocks of them with eight rows of int16, or of a d_state of 256."""
+"""Blocks per multiprocessor of these kernels with eight rows of int16, or with a d_state of 256."""
 
 FULL_ROWS = 96 * 2**20
-"""Bytes of int16 states from which groups have eight rows although blocks wait for others."""
+"""Bytes of int16 states from which groups have eight rows although not all blocks run at once."""
 
 SHARED_ROWS = 2**15
-"""Rows of all sequences from which two sequences of 16-bit states share what SelectiveStateUpdateDecays loads of A. On
-an H200 8192 rows of bfloat16 take 2.65 us so and 2.61 otherwise in 2 sequences, 2.92 and 3.00 in 4, 12.4 and 12.9 in
-64.
+"""Rows of all sequences from which a thread of SelectiveStateUpdateDecays has two sequences of 16-bit states, which
+share its loads of A. On an H200 8192 rows of bfloat16 take 2.65 us with two and 2.61 with one in 2 sequences, 2.92 and
+3.00 in 4, 12.4 and 12.9 in 64.
 """
 
 
@@ -122,7 +122,7 @@ Codes = TypeVar("Codes", SelectiveStateUpdateQuantisedSingle, SelectiveStateUpda
 class Operands(NamedTuple):
     """The layouts of one valid call; None stands for an argument that is absent.
 
-    Arrays without heads have one here. Packed tokens are those of one batch entry.
+    Arrays without heads have one head here. Packed tokens are the tokens of one batch entry.
     """
 
     state: Layout
@@ -215,7 +215,7 @@ def plan(o: Operands) -> Plan:
     if isinstance(kernel, SelectiveStateUpdateQuantisedHeads):
         config, division = kernel.launch_config(o.sequences, nheads, headdim, _heads(o))
     else:
-        # Without any sequence there still are results to be set to zero.
+        # Without any sequence there are still results to be set to zero.
         config, division = kernel.launch_config(max(1, o.sequences), nheads, headdim)
     fields = kernel.params.numbers.names or ()
     numbers = {name: number for name, number in {**_numbers(o), **division}.items() if name in fields}
@@ -279,7 +279,7 @@ def choose(
 
 
 def _with_best_rows(o: Operands, kernel: Codes) -> Codes:
-    """The kernel with the rows per group of lanes, at most its own, that are best for this call."""
+    """The kernel with the best rows per group of lanes for this call, at most its present number."""
     is_whole = kernel.vec * kernel.state_t.itemsize == MAX_VECTOR_BYTES and o.state.shape[3] in HEADS_D_STATES
     if not is_whole or kernel.b_t not in AT_ONCE:
         # Of these it was not measured.
@@ -296,8 +296,8 @@ def _staying(o: Operands, kernel: SelectiveStateUpdateQuantisedSingle) -> Select
     """The kernel with code for states that stay in their slot where that takes less time.
 
     On an H200 with Mamba-2 of 128 heads 9, 12, 16, 32, 64 and 95 sequences of int16 take 12.2, 15.3, 19.5, 35.8, 70.0
-    and 103.7 us so, and 12.8, 16.3, 20.6, 37.4, 72.1 and 105.0 otherwise; 8, where all blocks run at once, 11.1 and
-    10.8, from 96 on, of which states are not streamed, up to 3 % longer.
+    and 103.7 us with this code, and 12.8, 16.3, 20.6, 37.4, 72.1 and 105.0 without; 8, where all blocks run at once,
+    11.1 and 10.8; 96 and more, where states are not streamed, up to 3 % longer.
     """
     fewer = replace(kernel, rows=STAYING_ROWS)
     if not fewer.may_stay or o.dst_state_batch_indices is not None or o.disable_state_update:
@@ -314,26 +314,27 @@ def _is_at_once(o: Operands, kernel: Codes) -> bool:
 
 
 def _has_whole_rows(o: Operands, tile: int) -> bool:
-    """Whether heads are tiles of contiguous rows, and there is a slot to read in place of one that is not there."""
+    """Whether heads are whole tiles of contiguous rows, and the pool has a slot that can be read in place of
+    padding."""
     slots, _, headdim, d_state = o.state.shape
     return slots > 0 and headdim % tile == 0 and o.state.strides[2:] == (d_state, 1)
 
 
 def _is_plain_step(o: Operands) -> bool:
-    """Whether a call is one token of every sequence, of states of floats that stay in their slots."""
+    """Whether a call is one token of every sequence, with states of floats that stay in their slots."""
     others = (o.dst_state_batch_indices, o.intermediate_states_buffer, o.num_accepted_tokens, o.cu_seqlens)
     is_one = o.x.shape[1] == 1 and not o.disable_state_update and all(each is None for each in others)
     return is_one and not (o.quantised or o.stochastic or _is_chosen(o)) and o.sequences <= MAX_GRID_Y
 
 
 def _axes(o: Operands, vec: int) -> dict[str, Any]:
-    """What all kernels are specialised by, where they take no more states than there are."""
+    """The fields of all kernels, where kernels take exactly d_state states."""
     types = {"input_t": o.x, "state_t": o.state, "a_t": o.A, "b_t": o.B}
     return {"d_state": o.state.shape[3], "vec": vec} | {name: _dtype(layout) for name, layout in types.items()}
 
 
 def _decays(o: Operands) -> SelectiveStateUpdateDecays | None:
-    """The kernel of Mamba's rows with decays of their own, where it can compute a plain step."""
+    """The kernel of Mamba's rows with separate decays, where it can compute a plain step."""
     _, nheads, headdim, d_state = o.state.shape
     is_whole = o.D is not None and o.z is not None and o.dt_bias is not None and o.dt_softplus
     if not is_whole or nheads != 1 or d_state != DECAYS_D_STATE or _has_shared_decay(o) or _state_bytes(o) >= LARGE:
@@ -419,7 +420,7 @@ def _launch_of_decays(o: Operands, kernel: SelectiveStateUpdateDecays) -> Launch
 
 
 def _is_chosen(o: Operands) -> bool:
-    """Whether an argument says which state a sequence or a token follows."""
+    """Whether an argument chooses the state that a sequence or a token follows."""
     return any(layout is not None for layout in (o.state_column, o.has_initial_state, o.parents))
 
 
@@ -432,7 +433,7 @@ def _rows(o: Operands, vec: int, shared_decay: bool, many: bool, keeps_rows: boo
     if not keeps_rows and _is_paired(o, shared_decay):
         most = 2
     if o.state.dtype is INT16 and shared_decay and not many and o.B.itemsize == 4:
-        # Eight rows have 211 registers a lane.
+        # Eight rows take 211 registers per lane.
         most = FEW_ROWS
     rows = min(most_rows(fits, vec, _dtype(o.state), shared_decay, many), most)
     sharing = lanes(fits, vec, _dtype(o.state))
@@ -449,7 +450,7 @@ def _is_paired(o: Operands, shared_decay: bool) -> bool:
 
 
 def _walks_over_heads(o: Operands, vec: int, walked: Mapping[int, Mapping[int, float]]) -> bool:
-    """Whether rows lie as warps that walk over heads take them, and there is as much as `walked` says in MiB."""
+    """Whether rows are laid out for warps that walk over heads, and states take at least the MiB in `walked`."""
     _, _, headdim, d_state = o.state.shape
     if o.state.dtype not in BYTES or o.stochastic or d_state not in HEADS_D_STATES:
         return False
@@ -529,7 +530,7 @@ def _is_packed(layout: Layout, vec: int) -> bool:
 
 
 def _numbers(o: Operands) -> dict[str, object]:
-    """The arguments behind the pointers, but for what divides the work."""
+    """The fields of the argument struct behind the pointers, except for those that divide the work."""
 
     def strides(layout: Layout | None, count: int) -> list[int]:
         found = [] if layout is None else list(layout.strides)
@@ -548,7 +549,7 @@ def _numbers(o: Operands) -> dict[str, object]:
         "keeps_padding": o.keeps_padding,
         "intermediate_rows": buffer.shape[0] if buffer else 0,
         "intermediate_steps": buffer.shape[1] if buffer else 0,
-        # A seed that is a number takes this place at the launch.
+        # A seed that is a number is written here at the launch.
         "seed": 0,
         "tokens": o.x.shape[1],
         "columns": sources.shape[1] if sources and len(sources.shape) == 2 else 1,

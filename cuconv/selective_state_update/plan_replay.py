@@ -34,27 +34,29 @@ from cuconv.selective_state_update.kernels_replay import (
 )
 
 WALKED: dict[int, dict[int, float]] = {64: {2: 5.5, 4: 5}, 128: {2: 7, 4: 5}, 256: {2: 8, 4: 4}}
-"""MiB of codes from which warps that put single tokens in states at once walk over heads, by d_state and the bytes of
-an element of x. On an H200 4, 5 and 6 MiB of int8 take 5.4, 6.1 and 7.0 us otherwise and 5.8, 7.0 and 7.0 so, with x of
-float32 6.0, 7.5 and 8.1, and 6.4, 7.5 and 7.5. With a d_state of 64 5 and 5.5 MiB take 6.3 and 8.2, and 6.6 and 6.8."""
+"""MiB of codes from which warps that fold single tokens into states at once walk over heads, by d_state and the bytes
+of an element of x. On an H200 4, 5 and 6 MiB of int8 take 5.4, 6.1 and 7.0 us without walks over heads and 5.8, 7.0 and
+7.0 with them, with x of float32 6.0, 7.5 and 8.1, and 6.4, 7.5 and 7.5. With a d_state of 64 5 and 5.5 MiB take 6.3 and
+8.2, and 6.6 and 6.8."""
 
 FOLD_RESIDENT = 5
-"""Blocks of SelectiveStateUpdateFold with codes on a multiprocessor, beyond which groups of lanes have twice as many
-rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us so and 7.0 with twice as many, 6 MiB 8.2 and
-7.3."""
+"""Blocks of SelectiveStateUpdateFold with codes per multiprocessor, beyond which groups of lanes have twice as many
+rows. On an H200 with Mamba-2 of 128 heads and int8, 5 MiB take 6.5 us with the usual rows and 7.0 with twice as many, 6
+MiB 8.2 and 7.3."""
 
 FEW_STATES = 8 * 2**20
-"""Bytes of float32 states, with x of float16 or float32, below which a group of lanes puts a token in two rows at most.
-A sequence of Mamba-2 with 128 heads and x of float16 takes 4.01 us so, 4.20 with four rows and 4.11 without rings; two
-6.6, 6.1 and 6.0."""
+"""Bytes of float32 states, with x of float16 or float32, below which a group of lanes folds a token into at most two
+rows. One sequence of Mamba-2 with 128 heads and x of float16 takes 4.01 us with two rows, 4.20 with four and 4.11
+without rings; two sequences 6.6, 6.1 and 6.0."""
 
 MANY_WARPS = 12288
-"""Warps below which each has two tiles of rows of a head instead of more: those that flush a whole head take so long
-that others wait for them. On an H200, with sequences of Mamba-2 that flush in turn, 24 of float32 take 43 us with two
-tiles of four, and 53 with all, 64 120 and 120, 128 223 and 209; 16 of float16 26 us and 39, 64 64 and 75."""
+"""Warps below which each has two tiles of rows of a head instead of more, because the others would wait for warps that
+flush a whole head. On an H200, with sequences of Mamba-2 that flush in turn, 24 of float32 take 43 us with two tiles of
+four, and 53 with all, 64 120 and 120, 128 223 and 209; 16 of float16 26 us and 39, 64 64 and 75."""
 
 FEW_WARPS = 768
-"""Warps below which each has a single tile. 2 sequences of float32 take 7.9 us so, and 8.7 with two, 3 11.3 and 9.2."""
+"""Warps below which each has a single tile. 2 sequences of float32 take 7.9 us with one tile and 8.7 with two, 3
+sequences 11.3 and 9.2."""
 
 MANY_WAVES = 32768
 """Warps from which each has two heads. 256 sequences of float32 take 320 us with one and 338 with two, of float16 207
@@ -62,7 +64,7 @@ and 223, of int8 257 and 251."""
 
 
 FEW_RESIDENT = {False: 3, True: 2}
-"""Blocks of SelectiveStateUpdateReplayFew on a multiprocessor, by whether there are several tokens."""
+"""Blocks of SelectiveStateUpdateReplayFew per multiprocessor, by whether there are several tokens."""
 
 FEW_HEADS = {
     FLOAT32: {1: 2.0, 2: 0.5},
@@ -72,12 +74,13 @@ FEW_HEADS = {
     INT8: {1: 4.0, 2: 2.0, 4: 0.5, 8: 0.5},
     FLOAT8_E4M3FN: {1: 4.0, 2: 2.0, 4: 0.5, 8: 0.5},
 }
-"""The heads that a warp of SelectiveStateUpdateReplayFew may have, by the dtype of states, and the further blocks that
-there must be room for, in multiples of those with a warp for each head that flushes. The fewest heads are chosen for
-which all blocks run at once. On an H200 with Mamba-2 of 128 heads, 8 sequences of float32 take 13.8 us, 14.9 in a step
-in which one flushes, with one head and 128 further blocks, 13.4 and 16.5 without these; 13 of int8 10.0 and 10.6 with
-two heads, 10.5 and 11.6 with four, and 11.8 with one where none flushes; 20 12.5 with two and 12.7 with four, or 14.5
-and 13.3 when two flush. Of bfloat16 there is no gain: 8 take 9.5 and 10.5, and 9.3 and 10.7 without further blocks."""
+"""By the dtype of states, the heads that a warp of SelectiveStateUpdateReplayFew may have, and for each the further
+blocks that there must be room for, as a multiple of the blocks that have one warp for each head that flushes. The
+fewest heads are chosen for which all blocks run at once. On an H200 with Mamba-2 of 128 heads, 8 sequences of float32
+take 13.8 us, 14.9 in a step in which one flushes, with one head and 128 further blocks, 13.4 and 16.5 without these; 13
+of int8 10.0 and 10.6 with two heads, 10.5 and 11.6 with four, and 11.8 with one where none flushes; 20 12.5 with two
+and 12.7 with four, or 14.5 and 13.3 when two flush. Of bfloat16 there is no gain: 8 take 9.5 and 10.5, and 9.3 and 10.7
+without further blocks."""
 
 FEW_WAVES = {
     FLOAT32: (2, 0.0, 1.0),
@@ -87,10 +90,10 @@ FEW_WAVES = {
     INT8: (8, 0.35, 0.125),
     FLOAT8_E4M3FN: (8, 0.35, 0.125),
 }
-"""The heads of a warp where not all blocks run at once, and the further blocks: a part of the blocks that run at once,
-and a multiple of those with a warp for each head that flushes. 96 sequences of int8 take 43.6 us with eight heads and
-96 further blocks, 38.8 with 140, 38.3 with 168 and 38.9 with 256; 256 take 100.9 with 140, 94.2 with 200 and 101.8
-with 400; 64 of bfloat16 43.1 with two heads, 47.2 with four and 45.0 with eight."""
+"""By the dtype of states, where not all blocks run at once: the heads of a warp, and the further blocks as a fraction
+of the blocks that run at once, plus a multiple of the blocks with one warp for each head that flushes. 96 sequences of
+int8 take 43.6 us with eight heads and 96 further blocks, 38.8 with 140, 38.3 with 168 and 38.9 with 256; 256 take 100.9
+with 140, 94.2 with 200 and 101.8 with 400; 64 of bfloat16 43.1 with two heads, 47.2 with four and 45.0 with eight."""
 
 FEW_MANY = {4: {1: 0.0, 2: 0.5}, 2: {1: 0.0, 2: 0.5, 4: 0.5}, 1: {1: 0.0, 2: 0.5, 4: 0.5}}
 """FEW_HEADS for several tokens, by the bytes of an element of states."""
@@ -100,17 +103,19 @@ FEW_MANY_WAVES = {4: (2, 0.5, 0.0), 2: (4, 0.0, 0.5), 1: (4, 0.0, 0.5)}
 110.9 and 122.5."""
 
 FEW_PARTS = 4
-"""The parts at most in which a head that flushes is divided, each for a warp: 16 sequences of int8 take 11.0 us so and
-12.6 otherwise. Where blocks wait for others the parts cost more than they save: 96 take 53 us and 38."""
+"""Most parts in which a head that flushes is divided, each for a warp: 16 sequences of int8 take 11.0 us with parts and
+12.6 without. Where not all blocks run at once the parts cost more than they save: 96 take 53 us with parts and 38
+without."""
 
 FEW_WAVES_DIVIDED = 2.5
-"""The multiple of the blocks that run at once, up to which heads of float32 are divided: 48 sequences take 61.6 us so
-and 64.9 otherwise, 64 77.6 and 76.0."""
+"""The multiple of the blocks that run at once up to which heads of float32 states are divided: 48 sequences take 61.6
+us divided and 64.9 otherwise, 64 77.6 and 76.0."""
 
 FEW_WAVES_LEFT = 3.0
-"""The multiple up to which a warp with two heads of codes leaves both to others when they flush: 64 sequences of int16
-take 45.9 us so and 48.5 otherwise, 256 174 and 169. Of floats it flushes the first, whose states are on their way: 64
-of bfloat16 take 42.6 us so and 43.7 otherwise."""
+"""The multiple of the blocks that run at once up to which a warp with two heads of codes leaves both to others when
+they flush: 64 sequences of int16 take 45.9 us with both left and 48.5 otherwise, 256 174 and 169. With floats a warp
+flushes its first head, because its states are already being loaded: 64 of bfloat16 take 42.6 us in this way and 43.7
+otherwise."""
 
 FEW_LEAST = 256
 """Warps of SelectiveStateUpdateReplayFew below which SelectiveStateUpdateReplay divides heads further. A sequence of
@@ -128,11 +133,11 @@ class Rings(NamedTuple):
     dt: Layout
     """(slots, nheads, ring_rows)."""
     cursors: Layout
-    """(slots, 4); beside `live` (slots,), the rows of the oldest tokens."""
+    """(slots, 4); with `live` (slots,): the rows of the oldest tokens."""
     window: int
-    """Live tokens at most."""
+    """Most live tokens of a slot."""
     live: Layout | None = None
-    """(slots,), with the strides of `cursors`: how many tokens are live, where these do not say it."""
+    """(slots,), with the strides of `cursors`: the numbers of live tokens, where `cursors` lacks them."""
 
 
 class Operands(NamedTuple):
@@ -143,13 +148,13 @@ class Operands(NamedTuple):
     force_flush: Layout | None
     """(sequences,)."""
     fold: bool
-    """Whether tokens are put in the states at once."""
+    """Whether tokens are folded into the states at once."""
     empty: bool = False
     """Whether no sequence has live tokens, and this step leaves none."""
 
 
 class FoldOperands(NamedTuple):
-    """The layouts of one valid call that puts live tokens in states."""
+    """The layouts of one valid call that folds live tokens into states."""
 
     state: Layout
     """(slots, nheads, headdim, d_state)."""
@@ -161,7 +166,7 @@ class FoldOperands(NamedTuple):
     dst_state_batch_indices: Layout | None
     """(sequences,)."""
     live: Layout | None
-    """(sequences,): how many live tokens are put in states."""
+    """(sequences,): how many live tokens are folded into states."""
     state_scale: Layout | None
     """(slots, nheads, headdim)."""
     pad_slot_id: int
@@ -200,7 +205,7 @@ def plan(o: Operands) -> Plan:
         choices = FEW_MANY[o.step.state.itemsize] if kernel.many else FEW_HEADS[kernel.state_t]
         last = FEW_MANY_WAVES[o.step.state.itemsize] if kernel.many else FEW_WAVES[kernel.state_t]
         resident = FEW_RESIDENT[kernel.many] * multiprocessors(o.step.x.device)
-        # One sequence at least, when one flushes.
+        # At least one sequence is counted as flushing.
         flushed = max(o.step.x.shape[1] / o.rings.window, 1 / sequences)
         heads, spare = few_work(tiles, group_heads, choices, last, flushed, resident)
         waves = (ceil_div(tiles, heads * kernel.warps) + spare) / resident
@@ -215,11 +220,11 @@ def plan(o: Operands) -> Plan:
 
 
 def folds_at_once(step: plain.Operands, rings: Rings) -> bool:
-    """Whether the tokens of a call are put in the states at once, if the caller does not say so."""
+    """Whether the tokens of a call are folded into the states at once, if the caller leaves that open."""
     if step.x.shape[1] != 1 or step.cu_seqlens is not None:
         return False
     kernel = choose(Operands(step, rings, None, False))
-    # Not at once, so it is one of the two that replay.
+    # Tokens are not folded at once, so this is one of the two kernels that replay.
     assert isinstance(kernel, (SelectiveStateUpdateReplay, SelectiveStateUpdateReplayFew))
     group_heads = step.state.shape[1] // step.B.shape[2]
     least = least_bytes(kernel, plain._dtype(step.state), step.x.itemsize, rings.window, group_heads)
@@ -302,7 +307,7 @@ def _fits_index32(o: Operands) -> bool:
 
 
 def _arrays(o: Operands) -> dict[str, Any]:
-    """What the arrays of a step are to kernels that divide rows among groups of lanes."""
+    """The fields for the arrays of a step, of kernels that divide rows among groups of lanes."""
     s = o.step
     return {
         "d_state": capacity(s.state.shape[3]),
@@ -315,13 +320,14 @@ def _arrays(o: Operands) -> dict[str, Any]:
 
 
 def _rows_to_fold(o: Operands, token: bool = True) -> dict[str, Any]:
-    """How the kernels that put live tokens in states at once divide rows, with the next token or without."""
+    """The fields that say how kernels which fold live tokens into states at once divide rows, with the next token or
+    without."""
     s, arrays = o.step, _arrays(o)
     fits, vec, state_t = arrays["d_state"], arrays["vec"], arrays["state_t"]
     masked, rows = s.state.shape[3] != fits, plain._rows(s, vec, True, False)
     few = min(rows, most_rows(fits, vec, state_t))
     if token and arrays["input_t"] is BFLOAT16 and state_t.itemsize == 2 and not s.quantised:
-        # Eight rows have 150 registers a lane: 192 MiB take 119 us with them, 103 with four and 103 without rings.
+        # Eight rows take 150 registers per lane: 192 MiB take 119 us with eight, 103 with four and 103 without rings.
         few = min(few, FEW_ROWS)
     if token and s.quantised and is_whole(state_t, vec) and arrays["b_t"].itemsize == 2 and fits <= 256 and not masked:
         kernel = SelectiveStateUpdateFold(**arrays, rows=few, token=True, masked=False, stochastic=False, index32=True)
@@ -364,7 +370,7 @@ def _has_strides32(o: Operands) -> bool:
 
 
 def _rows(s: plain.Operands, vec: int) -> int:
-    """Rows per group of lanes: as many as its registers hold, fewer where a head has less."""
+    """Rows per group of lanes: as many as its registers hold, fewer where a head has fewer."""
     headdim, d_state = s.state.shape[2:]
     fits, state_t = capacity(d_state), plain._dtype(s.state)
     groups = WARP_SIZE // lanes(fits, vec, state_t)
@@ -375,7 +381,7 @@ def _rows(s: plain.Operands, vec: int) -> int:
 
 
 def work(sequences: int, nheads: int, group_heads: int, tiles: int) -> tuple[int, int]:
-    """The heads of a warp, and the tiles of each of them: as much as leaves enough warps."""
+    """The heads of a warp, and the tiles of each of them: the most that leave enough warps."""
     own = tiles
     while own > 2 and sequences * nheads * ceil_div(tiles, own) < MANY_WARPS:
         own = ceil_div(own, 2)
@@ -399,10 +405,10 @@ def few_work(
         tiles: 64 rows of a head each, of all sequences that share blocks.
         group_heads: heads of a group.
         choices: heads that a warp may have, in ascending order, and the further blocks that there must be room for, as
-            multiples of those with a warp for each head that flushes.
-        last: the choice where not all blocks run at once, and its further blocks: of those that run at once, and of
-            those with a warp for each head that flushes.
-        flushed: the part of sequences that flush in a step.
+            multiples of the blocks with one warp for each head that flushes.
+        last: the heads of a warp where not all blocks run at once, and its further blocks: as a fraction of the blocks
+            that run at once, and as a multiple of the blocks with one warp for each head that flushes.
+        flushed: the fraction of sequences that flush in a step.
         resident: blocks that run at once.
     """
     warps = SelectiveStateUpdateReplayFew.warps
@@ -410,7 +416,7 @@ def few_work(
     for heads, least in choices.items():
         left = resident - ceil_div(tiles, heads * warps)
         if group_heads % heads == 0 and left >= round(of_flushing * least):
-            # Where there is a warp for each part of a head that flushes, further ones are left without work.
+            # Warps beyond one for each part of a head that flushes would have no work.
             return heads, min(left, round(of_flushing * FEW_PARTS)) if least else 0
     heads, of_resident, of_flushed = last
     heads = math.gcd(heads, group_heads)
@@ -418,11 +424,11 @@ def few_work(
 
 
 def few_flushed(kernel: SelectiveStateUpdateReplayFew, heads: int, spare: int, waves: float) -> tuple[int, int]:
-    """The heads that a warp flushes of its own ones, and the parts at most in which others are divided.
+    """The number of its own heads that a warp flushes itself, and the most parts in which other heads are divided.
 
     Args:
-        kernel: what runs.
-        heads: those of a warp.
+        kernel: the kernel that runs.
+        heads: the heads of a warp.
         spare: the blocks of further warps.
         waves: all blocks as a multiple of those that run at once.
     """
@@ -433,13 +439,13 @@ def few_flushed(kernel: SelectiveStateUpdateReplayFew, heads: int, spare: int, w
 
 
 def plan_fold(o: FoldOperands) -> Plan:
-    """The launch that puts live tokens in states."""
+    """The launch that folds live tokens into states."""
     count, (_, nheads, headdim, d_state) = o.state_batch_indices.shape[0], o.state.shape
     if not count * nheads * headdim:
         return Plan()
     x, B = o.rings.x, o.rings.B
     like = x._replace(shape=(count, 1, nheads, headdim), strides=(0, 0, 0, 0), offset=0)
-    # No token's arrays are read.
+    # The arrays of new tokens are not read.
     token = plain.Operands(
         state=o.state,
         x=like,
@@ -492,7 +498,7 @@ def plan_commit(o: CommitOperands) -> Plan:
 
 
 def _launch(kernel: Kernel, config: LaunchConfig, numbers: dict[str, object]) -> Plan:
-    """One launch, with those of these numbers that the kernel takes."""
+    """One launch, with the numbers that the kernel takes."""
     fields = kernel.params.numbers.names or ()
     return Plan((Launch.packed(kernel, config, **{name: numbers[name] for name in fields}),))
 

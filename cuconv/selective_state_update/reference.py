@@ -25,19 +25,19 @@ class Token(TokenInputs):
 
     sequence: int
     number: int
-    """Its number among the tokens of its sequence."""
+    """Number of the token in its sequence."""
     place: tuple[int, ...]
-    """Its index in x: (token,) or (batch, token)."""
+    """Index of the token in x: (token,) or (batch, token)."""
     slot: int | None
-    """The slot of the pool that the state after it goes to."""
+    """Slot of the pool for the state after the token; None when it is not stored."""
     row: int | None
-    """The row of the buffer for intermediate states that the state after it goes to."""
+    """Row of the buffer for the state after the token; None when it is not stored."""
     before: Array
-    """The state before it, (nheads, headdim, d_state)."""
+    """The state before the token, (nheads, headdim, d_state)."""
 
     @cached_property
     def after(self) -> Array:
-        """The state after it."""
+        """The state after the token."""
         return self.before * self.decay + self.added
 
 
@@ -120,7 +120,7 @@ class SelectiveStateUpdate:
     def tokens(self) -> Iterator[Token]:
         """The tokens of sequences that have a state, in order.
 
-        Each follows the unrounded state before it, but in trees the rounded one after its parent.
+        Each token follows the unrounded state before it, in trees the rounded one after its parent.
         """
         for sequence, source, places in self.live():
             state = first = self.first_state(sequence, source)
@@ -245,7 +245,8 @@ class SelectiveStateUpdate:
         return rounding.stored(states, self.state.dtype, self.random(token))
 
     def bounds(self, token: Token, error: Array) -> tuple[Stored, Stored]:
-        """The least and the greatest that is stored of the states after a token where these are off by `error`."""
+        """The least and the greatest states that may be stored after a token where the exact ones are off by
+        `error`."""
         return rounding.bounds(token.after, error, self.state.dtype, self.random(token))
 
     def stored_errors(self, token: Token, error: Array) -> Stored:
@@ -303,7 +304,7 @@ def selective_state_update(*arguments: Any, **named: Any) -> Results:
 def _errors(**arguments: Any) -> dict[str, Array]:
     """The errors of out, and of states before they are rounded; those of states that stay are zero.
 
-    Of codes and scales they are the errors of what is stored.
+    For codes and scales they are the errors of the stored numbers.
     """
     call = SelectiveStateUpdate(**arguments)
     found = {"out": np.zeros(call.x.shape)}
@@ -362,7 +363,7 @@ def materialise(
 
 
 def _by_row(array: Array | None, shape: tuple[int, ...]) -> Any:
-    """An array with the last axes of a shape that it lacks."""
+    """An array broadcast along the last axes of a shape that it lacks."""
     if array is None:
         return None
     return np.broadcast_to(array.reshape(array.shape + (1,) * (len(shape) - array.ndim)), shape)

@@ -12,11 +12,11 @@ from cuconv.runtime.activation import HALF_ULP
 from cuconv.runtime.state_space import TINY, Array, TokenInputs, exponential_error
 
 MOST_TOKENS = 16
-"""New tokens of a sequence at most."""
+"""Most new tokens of a sequence in a step."""
 
 START, LIVE, APPENDED, FOLDED = range(4)
-"""Columns of cursors: the row of the oldest live token, the number of live ones, and what a step has done that is not
-committed yet: the tokens that it has appended, and the live ones that it has put in the state."""
+"""Columns of cursors: the row of the oldest live token and the number of live ones; then, for a step that is not
+committed, the numbers of tokens that it has appended and of live tokens that it has folded into the state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +55,14 @@ class Rings:
 
 @dataclass
 class Terms:
-    """A state as a sum of terms: by each the factor exp(`power`) with which it has decayed, and its roundings."""
+    """A state as a sum of decayed terms, with what bounds the error of each."""
 
     parts: list[Array]
     """Terms of (nheads, headdim, d_state)."""
     errors: list[Array]
-    """Their absolute errors before they decayed."""
+    """Absolute errors of the terms that come from errors of dt."""
     powers: list[Array]
-    """Sums of |dt * A|, which round, with the errors of dt."""
+    """Sums of |dt * A| over later tokens: the exponentials of a term, which round."""
 
     @classmethod
     def of(cls, state: Array) -> Terms:
@@ -83,12 +83,12 @@ class Terms:
         self.powers.append(0.0 * token.added)
 
     def copy(self) -> Terms:
-        """The same terms, which do not change when a token is added to these."""
+        """A copy of the terms, which does not change when a token is added to these."""
         return Terms(list(self.parts), list(self.errors), list(self.powers))
 
     @property
     def state(self) -> Array:
-        """The sum."""
+        """The sum of the terms."""
         total: Array = np.sum(self.parts, axis=0)
         return total
 
@@ -124,7 +124,7 @@ class Step:
 
     @property
     def marker(self) -> Any:
-        """A token that leaves the written state as it is, by which SelectiveStateUpdate rounds it."""
+        """A token that leaves the written state as it is, with which SelectiveStateUpdate can round it."""
         assert self.stored is not None
         first = self.tokens[0]
         return replace(first, before=self.stored.state, x=0.0 * first.x, biased_dt=0.0 * first.dt, dt_softplus=False)
@@ -132,7 +132,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """One step. `call` is the same step as a SelectiveStateUpdate, of which states are read and rounded."""
+    """One step. `call` is a SelectiveStateUpdate with the same arguments, which reads and rounds states."""
 
     call: Any
     rings: Rings
@@ -140,7 +140,7 @@ class Replay:
     fold: bool = False
 
     def steps(self) -> Iterator[Step]:
-        """What is done for every sequence that has tokens and a slot."""
+        """The step of every sequence that has tokens and a slot."""
         call, rings = self.call, self.rings
         for sequence, slot, places in call.live():
             is_step = 0 < len(places) <= min(MOST_TOKENS, rings.window, rings.rows - rings.window)
@@ -193,7 +193,7 @@ class Replay:
             rings.cursors[step.slot, APPENDED:] = 0 if self.fold else len(step.tokens), folded
 
     def stored_bounds(self, step: Step) -> Any:
-        """The least and the greatest that a step may store of a state."""
+        """The least and the greatest state that a step may store."""
         assert step.stored is not None
         return self.call.bounds(step.marker, step.stored.error(roundings(step.stored)))
 
@@ -222,14 +222,15 @@ class Replay:
 
 @dataclass(frozen=True, eq=False)
 class Materialise:
-    """States after some live tokens. `call` is a SelectiveStateUpdate of tokens that leave states as they are."""
+    """States after some live tokens. `call` is a SelectiveStateUpdate of tokens that leave states as they are, which
+    reads and rounds them."""
 
     call: Any
     rings: Rings
     count: Array | None
 
     def states(self) -> Iterator[tuple[Any, Terms]]:
-        """The states that are written, each with the token after which it is."""
+        """The states that are written, each with the token that it follows."""
         for sequence, source, (place,) in self.call.live():
             target = self.call.target(sequence, 0, source, True)
             _, count = self.rings.cursor(source)

@@ -1,4 +1,4 @@
-"""Replay: decode steps that read states, and write them only when rings of the tokens since are full."""
+"""Replay: decode steps that read states, and write them only when rings of recent tokens are full."""
 
 from __future__ import annotations
 
@@ -57,77 +57,82 @@ def selective_state_update_replay(
     state_scale: Any = None,
     out: Any = None,
 ) -> Any:
-    """Steps of Mamba-2 that read states of sequences, and write them only when rings of recent tokens are full.
+    """Decode steps of Mamba-2 that read states, and write them only when rings of recent tokens are full.
 
-    The results are those of `selective_state_update`. A state in memory is that of some tokens ago: x, B and dt' of
-    the tokens since then, the live ones, are in rings. With a = dt' * A of each token and live tokens j from 1 to n,
-    for the state S of a head:
+    The results are those of `selective_state_update`. A state in memory is some tokens old; x, B and dt' of the tokens
+    since then, the live tokens, are in rings. With a = dt' * A of each token and live tokens j from 1 to n, for the
+    state S of a head:
 
         y_n = exp(a_1 + … + a_n) * S C_n + sum over j of exp(a_j+1 + … + a_n) * dt'_j * (B_j . C_n) * x_j + D * x_n
 
-    in float32 (the chunked form of Dao and Gu, "Transformers are SSMs", 2024, section 6). A new token is put behind the
-    live ones; before there would be more than `window` of them, those that are there are put in the state, which is
-    written. So a state of float16 or bfloat16 is rounded once in a window, and nearly all steps read states only.
+    in float32 (the chunked form of Dao and Gu, "Transformers are SSMs", 2024, section 6). A step appends its tokens to
+    the live ones. Before there would be more than `window` of them, those in the ring are folded into the state, which
+    is written: a flush. So a state of float16 or bfloat16 is rounded once per window, and nearly all steps only read
+    states.
 
-    A step moves no cursor: `selective_state_update_commit` does that, once a step for all layers that share cursors,
-    and says how many of the tokens of each sequence are accepted. Before that, no further step may follow. Layers that
-    share cursors are given the same `fold` in a step, True or False: it is one of the things that cursors hold. A state
-    that something else reads is up to date after `selective_state_update_materialise`. `ReplayRings` makes the arrays,
-    and has the layers that share them agree.
+    A step moves no cursor: `selective_state_update_commit` does that, by the number of accepted tokens of each
+    sequence, once per step for all layers that share cursors. It must be called before the next step. Layers that share
+    cursors must be given the same `fold` in a step, True or False, because cursors record it.
+    `selective_state_update_materialise` brings states up to date for other readers. `ReplayRings` makes the arrays, and
+    sees to it that layers that share cursors agree.
 
-    A, dt and dt_bias have one value a head: no axes behind that of the heads, or strides of 0 along them. Arrays are
+    A, dt and dt_bias have one value per head: no axes behind that of the heads, or strides of 0 along them. Arrays are
     NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides but for rings and cursors,
-    which are contiguous behind their slots. Nothing is awaited but under CUCONV_CHECK=1, which reads index arrays back
-    and checks them.
+    which are contiguous behind their slots. The call waits for nothing, except under CUCONV_CHECK=1, which reads index
+    arrays back and checks them.
 
     Args:
         state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or int16, int8 or float8_e4m3fn with
             state_scale, d_state 1 to 512; updated in place.
-        x_ring: (slots, nheads, ring_rows, headdim), x's dtype; updated in place. ring_rows is at least window and the
-            most tokens that a sequence has in a call. Rows that are not live may hold anything.
+        x_ring: (slots, nheads, ring_rows, headdim), x's dtype; updated in place. ring_rows is at least window plus the
+            most tokens of a sequence in a call. Rows that are not live may hold anything.
         B_ring: (slots, ngroups, ring_rows, d_state), B's dtype; updated in place.
         dt_ring: (slots, nheads, ring_rows), float32; updated in place. It holds dt'.
-        cursors: (slots, 4), int32: the row of a slot's oldest live token, the number of live ones, and what a step
-            leaves to be committed, the tokens that it has put behind them and those that it has put in the state. All
-            are 0 for an empty ring.
-        x: (batch, [tokens,] nheads, headdim), (tokens, nheads, headdim) packed; float32, float16 or bfloat16. The most
-            tokens of a sequence are the least of 16, window and ring_rows - window; packed ones with more give 0.
-        dt: shape of x, or that before headdim; x's dtype or float32.
+        cursors: (slots, 4), int32: for each slot the row of its oldest live token, the number of live tokens, and,
+            until a step is committed, the number of tokens that it has appended and the number that it has folded into
+            the state. All are 0 for an empty ring.
+        x: (batch, [tokens,] nheads, headdim), or (tokens, nheads, headdim) with cu_seqlens; float32, float16 or
+            bfloat16. A sequence has at most min(16, window, ring_rows - window) tokens; a packed one with more gives 0.
+        dt: shape of x, with or without headdim; x's dtype or float32.
         A: (nheads,) or (nheads, headdim, d_state); x's dtype or float32. Finite, not positive.
-        B, C: (batch, [tokens,] ngroups, d_state), and packed as x; both x's dtype or, where A is float32, both float32.
-            nheads is a multiple of ngroups. C meets states and tokens apart: results of a token whose C is not finite
-            may be NaN where those of the plain step are infinite, and with states of 8-bit codes they are.
+        B, C: (batch, [tokens,] ngroups, d_state), or (tokens, ngroups, d_state) with cu_seqlens. Both have x's dtype
+            or, where A is float32, both float32. nheads is a multiple of ngroups. C is multiplied with states and live
+            tokens separately: where C is not finite, results may be NaN where those of the plain step are infinite, and
+            with states of 8-bit codes they are.
         D, dt_bias: (nheads,) or (nheads, headdim); x's dtype or float32. Zeros when None.
-        z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
+        z: shape of x; x's dtype or, beside float32 B and C, float32. No gate when None.
         dt_softplus: apply softplus, linear above 20.
-        state_batch_indices: (batch,), int32 or int64: the slots of sequences, their numbers when None. A sequence with
-            a slot that is negative, pad_slot_id, null_slot or outside the pool gives 0, and nothing is read or written
-            for it.
-        window: 1 to 32: live tokens at most. About sqrt(2 * bytes of a head's state / bytes of its part of a ring's
-            row) is best: 16 serves states of all dtypes.
-        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding, tokens of no
-            sequence, gives 0.
+        state_batch_indices: (batch,), int32 or int64: the slot of each sequence; None: sequence i has slot i. A
+            sequence with a slot that is negative, pad_slot_id or outside the pool gives 0, and nothing is read or
+            written for it.
+        window: the most live tokens of a slot, 1 to 32. About sqrt(2 * bytes of a head's state / bytes of its part of a
+            ring row) is best; 16 suits states of all dtypes.
+        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding (tokens of no
+            sequence) gives 0.
         has_initial_state: (batch,), bool: sequences for which it is false start from zeros and an empty ring; true when
             None.
-        force_flush: (batch,), bool: sequences for which it is true put their live tokens in the state in this step,
-            however few they are. The new tokens are live after it.
-        fold: True for one token a sequence puts it in the state, too, and leaves the ring empty: the step of
-            `selective_state_update`, which is quicker for small batches. False never does that. None does it where it
-            was measured to be quicker, by d_state, dtypes, the window and the bytes of states: with x, B and C of
-            bfloat16, d_state 128, heads of a multiple of 64 rows and a window of 16 for less than 16 MiB of float32, 13
-            of bfloat16, float16 and float8_e4m3fn, 17 of int16 and 12 of int8; with x of float32 for states of any
-            other dtype, and with any d_state but 64, 128 and 256. `cuconv/selective_state_update/borders.py` has all
-            borders.
-        empty: True says that no sequence has live tokens. The step is that of `selective_state_update`: one token a
-            sequence is put in the state, and rings and cursors are neither read nor written. So the rings stay empty.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
-        pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
-        rand_seed: round states of bfloat16 or float16 up or down at random when they are written: as in
-            `selective_state_update`, an int of 64 bits or an array, (1,), int64. Each step needs another one.
-        philox_rounds: 1 to 20; 0 stands for 10.
-        state_scale: (slots, nheads, headdim), perhaps with an axis of 1 behind, float32; with states of codes only, and
-            updated with them, as in `selective_state_update`.
+        force_flush: (batch,), bool: sequences for which it is true fold their live tokens into the state in this step,
+            however few they are. The new tokens are live afterwards.
+        fold: True: a step of one token per sequence folds this token into the state, too, and leaves the ring empty. It
+            is the step of `selective_state_update`, which is quicker for small batches. False: no step does that. None:
+            steps do it where it was measured to be quicker, by d_state, dtypes, the window and the bytes of states.
+            With x, B and C of bfloat16, d_state 128, heads of a multiple of 64 rows and a window of 16, that is for
+            less than 16 MiB of states in float32, 13 in bfloat16, float16 and float8_e4m3fn, 17 in int16 and 12 in
+            int8; with x of float32, always unless states are float32, too; and always with a d_state other than 64, 128
+            and 256. `cuconv/selective_state_update/borders.py` has all borders.
+        empty: True: the caller knows that no sequence has live tokens. The step is that of `selective_state_update`:
+            one token per sequence is folded into the state, rings and cursors are neither read nor written, and the
+            rings stay empty.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
+        pad_output: "zero": padding and sequences without a slot give 0. "keep": out, which must be given then, keeps
+            its contents there.
+        rand_seed: a seed of 64 bits, or an int64 array (1,): round states, which must not be float32, up or down at
+            random when they are written, as in `selective_state_update`. Each step needs another seed.
+        philox_rounds: rounds of Philox-4x32, 1 to 20; 0 stands for 10.
+        state_scale: (slots, nheads, headdim), optionally with a further axis of 1, float32; only with states of codes,
+            and updated with them, as in `selective_state_update`.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -187,7 +192,7 @@ def replay_by_columns(
     """`selective_state_update_replay` with cursors in two arrays, for engines; fold is false.
 
     ring_start and ring_live, (slots,), int32, have the row of a slot's oldest live token and the number of live ones.
-    They are only read: what a step leaves to be committed is not said.
+    They are only read, so that a step does not record what is to be committed.
 
     Returns:
         out, contiguous.
@@ -244,8 +249,8 @@ def check_rings(given: Layouts, window: int, heads: int, groups: int, headdim: i
 
 
 def by_row(layout: Layout | None, shape: tuple[int, ...], least: int = 1) -> Layout | None:
-    """The layout of an array of this shape, which may lack all but the first `least` axes: along them it has strides of
-    0. That of an array with fewer is returned as it is.
+    """The layout of an argument, broadcast to this shape by strides of 0 along missing last axes. One with fewer than
+    `least` axes is returned as it is.
     """
     if layout is None or not least <= len(layout.shape) < len(shape):
         return layout
@@ -254,12 +259,12 @@ def by_row(layout: Layout | None, shape: tuple[int, ...], least: int = 1) -> Lay
 
 
 def most_tokens(rings: Rings) -> int:
-    """New tokens of a sequence at most."""
+    """Most new tokens of a sequence in a step."""
     return min(max_tokens(), rings.window, rings.x.shape[2] - rings.window)
 
 
 def check_decay(name: str, layout: Layout | None, axes: tuple[int, ...]) -> None:
-    """An argument is the same for all rows and elements of a head."""
+    """Check that an argument has one value per head."""
     if layout is not None and any(layout.active(*axes)):
         wanted = "one value a head: no axes behind that of the heads, or strides of 0 along them"
         raise ValueError(message(name, f"strides {layout.strides} for shape {layout.shape}", wanted))
@@ -340,7 +345,7 @@ def _reference(o: Operands, arrays: Arrays, seed: int | None = None) -> None:
 
 
 def _side_by_side(start: Any, live: Any) -> Any:
-    """Cursors that say what two arrays do."""
+    """Cursors, (slots, 4), from the arrays of oldest rows and of numbers of live tokens."""
     return np.stack([start, live, 0 * start, 0 * start], axis=1)
 
 
@@ -391,7 +396,7 @@ _replay = Operation(
         *("num_accepted_tokens", "state_column", "parents", "count", "intermediate_state_scales", "ring_live"),
     ),
 )
-# Arrays that are absent cost a call some time, too.
+# Each argument costs a call some time, even when it is None.
 _replay_by_columns = replace(
     _replay,
     inputs=(

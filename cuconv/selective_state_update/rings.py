@@ -33,25 +33,26 @@ def selective_state_update_commit(
     pad_slot_id: int = -1,
     null_slot: int | None = None,
 ) -> None:
-    """Move the cursors of `selective_state_update_replay` over what a step has done, or make rings empty.
+    """Commit a step of `selective_state_update_replay` by moving its cursors, or make rings empty.
 
-    Live tokens that the step has put in states leave the rings. Of the tokens that it has put behind the live ones the
-    accepted ones stay; the others are overwritten by the next step. Slots of which no step has been made since they
-    were committed stay as they are. The layers of a model may share cursors: then this is called once, after them all,
-    and in a step all of them or none have put the tokens in their states (`fold`).
+    Live tokens that the step has folded into states leave the rings. Of the tokens that it has appended the accepted
+    ones stay; the next step overwrites the others. Slots without a step since their last commit stay as they are.
+    Layers of a model may share cursors: this is then called once per step, after all of them, and they must have been
+    given the same `fold`.
 
     Args:
         cursors: (slots, 4), int32, contiguous behind its slots; updated in place.
-        accepted: (batch,), int32 or int64: how many of the step's tokens of each sequence are accepted, the first ones;
-            all of them when None. A number beyond them counts as all, a negative one as none. A token that the step has
-            put in the state at once stays there.
-        state_batch_indices: (batch,), int32 or int64: the slots of sequences, all slots when None. Slots that are
-            negative, pad_slot_id, null_slot or outside the pool are left out.
+        accepted: (batch,), int32 or int64: how many of the step's tokens, the first ones, are accepted for each
+            sequence; None: all. A larger number counts as all, a negative one as none. A token that the step has folded
+            into the state stays there.
+        state_batch_indices: (batch,), int32 or int64: the slot of each sequence; None: all slots. Slots that are
+            negative, pad_slot_id or outside the pool are left out.
         ring_rows: rows of the rings.
-        window: 1 to 32: live tokens at most, as in the step.
+        window: the most live tokens of a slot, 1 to 32, as in the step.
         reset: make the rings empty instead: for sequences that get their states in another way, such as by a prefill.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
 
     Returns:
         None.
@@ -82,29 +83,33 @@ def selective_state_update_materialise(
     null_slot: int | None = None,
     state_scale: Any = None,
 ) -> None:
-    """Write states after live tokens of `selective_state_update_replay`, for those who read states alone.
+    """Write states that include live tokens of `selective_state_update_replay`, for readers of states alone.
 
-    For copies of sequences, prefix caches, and states that leave the GPU. Rings and cursors stay as they are: a slot
-    that gets its own state in this way, and every slot that gets another one's, is to be reset by
-    `selective_state_update_commit` before its next step. All tokens are to be committed before.
+    It serves copies of sequences, prefix caches, and states that leave the GPU. All steps must be committed before.
+    Rings and cursors stay as they are, so every slot that is written, from its own state or from another one, must be
+    reset by `selective_state_update_commit` before its next step.
 
     Args:
-        state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16; updated in place.
+        state: (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or int16, int8 or float8_e4m3fn with
+            state_scale; updated in place.
         x_ring: (slots, nheads, ring_rows, headdim), float32, float16 or bfloat16.
-        B_ring: (slots, ngroups, ring_rows, d_state), x_ring's dtype or, where A is float32, that.
+        B_ring: (slots, ngroups, ring_rows, d_state), x_ring's dtype or, where A is float32, float32.
         dt_ring: (slots, nheads, ring_rows), float32.
         cursors: (slots, 4), int32.
-        A: (nheads,) or (nheads, headdim, d_state); x_ring's dtype or float32, finite: one value a head, as in the step.
-        state_batch_indices: (batch,), int32 or int64: the slots whose states and rings are read. Sequences with a slot
-            that is negative, pad_slot_id, null_slot or outside the pool are left out.
-        dst_state_batch_indices: (batch,), int32 or int64: the slots of the states that are written, the same when None.
-        count: (batch,), int32 or int64: how many live tokens are applied, the oldest ones; 0 copies the state, and
-            sequences with a negative number are left out. All when None.
-        window: 1 to 32: live tokens at most, as in the step.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
-        state_scale: (slots, nheads, headdim), perhaps with an axis of 1 behind, float32; with states of codes only, and
-            updated with them. Codes are rounded to nearest.
+        A: (nheads,) or (nheads, headdim, d_state); x_ring's dtype or float32, finite: one value per head, as in the
+            step.
+        state_batch_indices: (batch,), int32 or int64: the slots of the states and rings that are read. Sequences with a
+            slot that is negative, pad_slot_id or outside the pool are left out.
+        dst_state_batch_indices: (batch,), int32 or int64: the slots of the states that are written; None: the slots
+            that are read.
+        count: (batch,), int32 or int64: how many live tokens, the oldest ones, are included; 0 copies the state, and
+            sequences with a negative number are left out. None: all.
+        window: the most live tokens of a slot, 1 to 32, as in the step.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
+        state_scale: (slots, nheads, headdim), optionally with a further axis of 1, float32; only with states of codes,
+            and updated with them. Codes are rounded to nearest.
 
     Returns:
         None.
@@ -208,14 +213,14 @@ _fold = Operation(
 
 
 MOST_SEQUENCES = 2**20
-"""Sequences of a step that layers with common cursors put in the states at once, at most."""
+"""Most sequences of a step whose tokens layers with shared cursors fold into the states at once."""
 
 
 class _Layers:
-    """The layers that share cursors. What a step leaves to be committed must be the same in all of them.
+    """The layers that share cursors, which must all fold the tokens of a step into their states at once, or none.
 
-    Left alone, each layer would decide by its own arrays whether tokens are put in the states at once. So the first
-    layer decides for all, as it would if its arrays lay as kernels like them, and by the number of sequences alone.
+    Left alone, each layer would decide that by its own arrays. So the first layer decides for all, by the number of
+    sequences alone, as if its arrays had the quickest layout.
     """
 
     def __init__(
@@ -229,15 +234,16 @@ class _Layers:
         fold: bool | None,
     ) -> None:
         self.most: int | None = None if fold is None else fold * MOST_SEQUENCES
-        """Sequences at most of which tokens are put in the states at once; None while each step decides it."""
+        """Most sequences of a step whose tokens are folded into the states at once; None while each step decides
+        that."""
         self.wanted = fold
-        """What the caller has said of that."""
+        """The caller's `fold`."""
         self._state, self._x, self._B, self._groups, self._rings, self._window = state, x, B, groups, rings, window
         self.empty: bool = rings[0].shape[2] == window + 1 and (self._folds(state.shape[0]) if fold is None else fold)
-        """Whether all steps do that: those of one token of as many sequences as there are slots."""
+        """Whether all steps of one token fold it at once, even with as many sequences as there are slots."""
 
     def decide(self) -> None:
-        """Find `most`, for a further layer: tokens of more sequences are never put in the states at once."""
+        """Find `most`, when a further layer shares the cursors: steps of more sequences never fold at once."""
         if self.most is None:
             counts = range(1, MOST_SEQUENCES + 1)
             self.most = bisect.bisect_left(counts, True, key=lambda count: not self._folds(count))
@@ -261,7 +267,7 @@ class _Layers:
         return checked.operands.fold
 
     def fold(self, x: Any, cu_seqlens: Any) -> bool | None:
-        """Whether a step of all these layers puts its tokens in the states at once; None if nothing is decided."""
+        """Whether a step of all these layers folds its tokens into the states at once; None if nothing is decided."""
         shape: tuple[int, ...] = getattr(x, "shape", ())
         if self.most is None or len(shape) not in (3, 4):
             return None
@@ -269,7 +275,7 @@ class _Layers:
 
 
 def _check_shared(rings: Any, window: int, tokens: int, count: int, fold: bool | None) -> None:
-    """Checks the rings of another layer whose cursors one with this window and as many slots is to share."""
+    """Checks that a layer with this window and number of slots can share the cursors of another layer's rings."""
     if not isinstance(rings, ReplayRings):
         raise TypeError(message("cursors", f"a {type(rings).__name__}", "the ReplayRings of another layer, or None"))
     other = rings.window, rings._rows - rings.window, rings.cursors.shape[0]
@@ -291,15 +297,15 @@ class ReplayRings:
     """The rings of a layer for a pool of slots, and their cursors, which the layers of a model may share.
 
     Attributes:
-        x: (slots, nheads, ring_rows, headdim): x_ring of `selective_state_update_replay`.
-        B: (slots, ngroups, ring_rows, d_state): its B_ring.
-        dt: (slots, nheads, ring_rows), float32: its dt_ring.
+        x: (slots, nheads, ring_rows, headdim), x's dtype: x_ring of `selective_state_update_replay`.
+        B: (slots, ngroups, ring_rows, d_state), B's dtype: B_ring of that function.
+        dt: (slots, nheads, ring_rows), float32: dt_ring of that function.
         cursors: (slots, 4), int32.
-        window: live tokens of a slot at most.
+        window: the most live tokens of a slot.
         nbytes: bytes of the rings, without the cursors.
-        empty: whether the rings never hold a token: they have room for one new token, and with this d_state, these
-            dtypes, this window and states of as many slots replay takes less time for no number of sequences, or fold
-            is True. Each step is that of `selective_state_update` then, which cannot be given fold=False.
+        empty: whether the rings never hold a token. That is so if they have room for one new token, and fold is True or
+            replay is never quicker with this d_state, these dtypes, this window and this number of slots. Each step is
+            then that of `selective_state_update`, and `update` cannot be given fold=False.
     """
 
     def __init__(
@@ -317,17 +323,17 @@ class ReplayRings:
 
         Args:
             state: (slots, nheads, headdim, d_state): the states of the layer.
-            x, B: x and B of any step of the layer: their dtypes and B's ngroups count.
+            x, B: x and B of any step of the layer, of which only dtypes and B's ngroups matter.
             window: 1 to 32.
-            tokens: 1 to 16, at most window: new tokens of a sequence in a step at most.
-            cursors: the ReplayRings of another layer, of as many slots and of the same window and tokens, to share its
-                cursors. All layers that share them make every step alike then: unless `fold` says it, the first of
-                them decides for all whether tokens are put in the states at once.
-            fold: what `update` takes where it is not given. False lets rings hold tokens also where that takes more
-                time: states of 16 bits are rounded less often then. Layers that share cursors have the same.
+            tokens: the most new tokens of a sequence in a step: 1 to 16, at most window.
+            cursors: the ReplayRings of another layer with the same number of slots, window and tokens, to share its
+                cursors. Unless `fold` is given, the first of the layers that share them decides for all whether a step
+                folds its tokens into the states at once.
+            fold: the default of `fold` in `update`. False lets rings hold tokens also where that takes more time, so
+                that states of 16 bits are rounded less often. It must be the same for layers that share cursors.
 
         Raises:
-            TypeError: cursors that are no ReplayRings, or arrays of no kind or dtype that is supported.
+            TypeError: cursors that are no ReplayRings, or arrays of a kind or dtype that is not supported.
             ValueError: any other argument that does not fit.
         """
         family = arrays.family(state)

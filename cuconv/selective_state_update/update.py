@@ -23,7 +23,7 @@ SCALES = {"state": "state_scale", "intermediate_states_buffer": "intermediate_st
 """The arguments that have the scales of states."""
 
 MAX_TOKENS = 2**30
-"""Tokens of a call at most, and sequences: the kernel counts them in 32 bits, and a little beyond the last one."""
+"""Most tokens, and most sequences, of a call: the kernel counts them in 32 bits, and a little beyond the last one."""
 
 
 @quick
@@ -60,7 +60,7 @@ def selective_state_update(
 ) -> Any:
     """The recurrence of Mamba and Mamba-2 for the next tokens of sequences, with the meaning it has in mamba_ssm.
 
-    With the sequence's state S of (headdim, d_state) in every head h, for one token after the other:
+    With S the state of a sequence in a head, (headdim, d_state), for one token after the other:
 
         dt' = softplus(dt + dt_bias), or without dt_softplus dt + dt_bias
         S = S * exp(dt' * A) + dt' * B * x
@@ -71,66 +71,73 @@ def selective_state_update(
     the same for all rows of a head, by strides of 0 as Mamba-2 passes them, the exponential is computed once per head.
 
     x may hold several tokens per sequence, or with cu_seqlens packed sequences of any lengths. With parents the tokens
-    of a sequence are those of a tree: each follows an earlier one, in S as intermediate_states_buffer has it.
+    of a sequence form a tree: each continues from the state after an earlier one, as it is stored in
+    intermediate_states_buffer.
 
-    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; what has a row per
-    sequence may have more of them, which are ignored. The kernel runs on the caller's current stream; nothing is
-    awaited but under CUCONV_CHECK=1, which reads index arrays back and checks them.
+    Arrays are NumPy, CuPy, torch or DLPack ones, all of one kind and on one device, of any strides; arrays with a row
+    per sequence may have further rows, which are ignored. The kernel runs on the caller's current stream, and the call
+    waits for nothing, except under CUCONV_CHECK=1, which reads index arrays back and checks them.
 
     Args:
         state: (slots, dim, d_state) or (slots, nheads, headdim, d_state), float32, float16 or bfloat16, or codes of
-            int16, int8 or float8_e4m3fn with state_scale, d_state 1 to 512; updated in place. CuPy has float8_e4m3fn as
-            NumPy has it, by ml_dtypes: `cupy.zeros(shape, "uint8").view(ml_dtypes.float8_e4m3fn)`.
-        x: (batch, [tokens,] dim) or (batch, [tokens,] nheads, headdim); (tokens, dim) or (tokens, nheads, headdim)
-            packed, float32, float16 or bfloat16.
+            int16, int8 or float8_e4m3fn with state_scale, d_state 1 to 512; updated in place. CuPy, like NumPy, has
+            float8_e4m3fn by ml_dtypes: `cupy.zeros(shape, "uint8").view(ml_dtypes.float8_e4m3fn)`.
+        x: (batch, [tokens,] dim) or (batch, [tokens,] nheads, headdim); with cu_seqlens (tokens, dim) or (tokens,
+            nheads, headdim); float32, float16 or bfloat16.
         dt: shape of x; x's dtype or float32.
         A: (dim, d_state) or (nheads, headdim, d_state); x's dtype or float32.
-        B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state), and packed as x; both x's
-            dtype or, where A is float32, both float32. nheads is a multiple of ngroups.
+        B, C: (batch, [tokens,] d_state), with heads (batch, [tokens,] ngroups, d_state); with cu_seqlens (tokens,
+            d_state) or (tokens, ngroups, d_state). Both have x's dtype or, where A is float32, both float32. nheads is
+            a multiple of ngroups.
         D, dt_bias: (dim,) or (nheads, headdim); x's dtype or float32. Zeros when None.
-        z: shape of x; x's dtype or, beside B and C of float32, that. No gate when None.
+        z: shape of x; x's dtype or, beside float32 B and C, float32. No gate when None.
         dt_softplus: apply softplus, linear above 20.
-        state_batch_indices: (batch,), int32 or int64: the slots that sequences start from, their numbers when None. A
-            sequence with a slot that is negative, pad_slot_id, null_slot or outside the pool gives 0, and no state is
+        state_batch_indices: (batch,), int32 or int64: the slot that each sequence starts from; None: sequence i has
+            slot i. A sequence with a slot that is negative, pad_slot_id or outside the pool gives 0, and no state is
             read or written for it. (batch, columns): column 0, unless num_accepted_tokens or state_column chooses one.
-        dst_state_batch_indices: (batch,), int32 or int64: the slots for the states after the last token, where they
-            came from when None. (batch, columns): a slot for the state after each token; states after further tokens
-            are not stored, and neither are those with an index that is no slot.
-        intermediate_states_buffer: (rows, steps, ...) and as state behind its slots, state's dtype: receives the state
-            after each token, too. steps is at least tokens; for packed sequences states after further tokens are not
-            stored.
-        intermediate_state_indices: (batch,), int32 or int64: the sequences' rows there, the slots that they start from
-            when None. A row outside is not written. Two sequences must not have one row.
+        dst_state_batch_indices: (batch,), int32 or int64: the slot for the state after the last token; None: the slot
+            that the sequence starts from. (batch, columns): a slot for the state after each token. States after further
+            tokens, or with a slot that is negative, pad_slot_id or outside the pool, are not stored.
+        intermediate_states_buffer: (rows, steps, ...), the axes of state behind its slots, state's dtype: also receives
+            the state after each token. steps is at least tokens; for packed sequences states after further tokens are
+            not stored.
+        intermediate_state_indices: (batch,), int32 or int64: the row of intermediate_states_buffer for each sequence;
+            None: the slot that it starts from. A row outside the buffer is not written. Two sequences must not share a
+            row.
         num_accepted_tokens: (batch,), int32 or int64, of speculative decoding: sequence i starts from slot
             state_batch_indices[i, num_accepted_tokens[i] - 1] (0 counts as 1), and the states after each of its tokens
             go to the slots in dst_state_batch_indices[i], or else state_batch_indices[i].
-        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding, tokens of no
-            sequence, gives 0.
+        cu_seqlens: (sequences + 1,), int32 or int64, from 0 up to at most tokens, never falling. Padding (tokens of no
+            sequence) gives 0.
         state_column: (batch,), int32 or int64: sequence i starts from slot state_batch_indices[i, state_column[i]]; a
-            column outside is padding.
+            column that does not exist is padding.
         has_initial_state: (batch,), bool: sequences for which it is false start from zeros; true when None.
-        parents: (batch, tokens), int32 or int64: the number of the token that each follows, less than its own, or else
-            it follows the state in the slot, as the first always does; `cuconv.runtime.trees.tree_parents` finds them.
-            Each S is that of intermediate_states_buffer, in its dtype; a sequence without a row there gives 0.
+        parents: (batch, tokens), int32 or int64: the number of the token that each token follows, at least 0 and less
+            than its own number. With any other number it follows the state in the slot, as the first token always does.
+            `cuconv.runtime.trees.tree_parents` finds these numbers. States are handed on in intermediate_states_buffer,
+            in its dtype; a sequence without a row there gives 0.
         disable_state_update: leave state as it is.
-        pad_slot_id: the slot number of sequences that only fill a batch. Only given slot numbers are compared with it.
-        null_slot: another name of a slot that no sequence has, as vLLM's null_block_id.
-        pad_output: "zero", or "keep": where results are 0 because there is no state or no sequence, out stays as it is.
-        rand_seed: round states, but of float32, up or down at random, so that their expected value is right: a seed of
-            64 bits, or an int64 array of one element. Random numbers are Philox-4x32's (Salmon et al., "Parallel random
-            numbers: as easy as 1, 2, 3", 2011): with the seed as key the counter (n // 8, that of 64 bits in the first
-            two words, sequence in the batch, token in the sequence) gives 16 bits for each element n of the slot, from
-            the low half of the first word to the high half of the last. They are added below the last bit that is kept,
-            for codes below the last bit of S / scale, and the rest is cut off: the same on every GPU.
-        philox_rounds: 1 to 20; 0 stands for 10.
-        state_scale: (slots, nheads, headdim) or (slots, dim), perhaps with an axis of 1 behind, float32; with states of
-            codes only, and updated with them: S = state * state_scale. Where a state is stored, the scale of a row is
-            its largest magnitude divided by 32767 (int16), 127 (int8) or 448 (float8_e4m3fn): 1 / f with f = 32767 /
-            magnitude and so on, and the codes are S * f rounded to nearest, even ones between two, or at random. out
-            follows from S before it is rounded. A row of magnitudes below 2**-111 becomes zeros with the scale 1; one
-            with any above 2**126, or that is not finite, gets the scale NaN, and its codes say nothing then.
-        intermediate_state_scales: (rows, steps, ...) and as state_scale behind its slots, float32: receives the scales
-            of intermediate_states_buffer.
+        pad_slot_id: the slot number of sequences that only fill a batch. Sequence numbers that stand in for a missing
+            array of slots are not compared with it.
+        null_slot: another name of pad_slot_id, as vLLM's null_block_id. If both are 0 or more, they must be equal.
+        pad_output: "zero": padding and sequences without a slot give 0. "keep": out, which must be given then, keeps
+            its contents there.
+        rand_seed: a seed of 64 bits, or an int64 array of one element: round states, which must not be float32, up or
+            down at random, so that their expected value is right. Random numbers are Philox-4x32's (Salmon et al.,
+            "Parallel random numbers: as easy as 1, 2, 3", 2011): with the seed as key, the counter (n // 8 of 64 bits
+            in the first two words, then sequence in the batch, token in the sequence) gives 16 bits for each element n
+            of the slot, from the low half of the first word to the high half of the last. They are added below the last
+            bit that is kept, for codes below the last bit of S / scale, and the rest is cut off. The result is the same
+            on every GPU.
+        philox_rounds: rounds of Philox-4x32, 1 to 20; 0 stands for 10.
+        state_scale: (slots, nheads, headdim) or (slots, dim), optionally with a further axis of 1, float32; only with
+            states of codes, and updated with them: S = state * state_scale. When a state is stored, the scale of a row
+            is its largest magnitude divided by m = 32767 (int16), 127 (int8) or 448 (float8_e4m3fn), computed as 1 / f
+            with f = m / magnitude. The codes are S * f, rounded to nearest even or at random. out follows from S before
+            it is rounded. A row with no magnitude of 2**-111 or more becomes zeros with the scale 1; a row with a
+            magnitude above 2**126, or that is not finite, gets the scale NaN, and its codes have no meaning.
+        intermediate_state_scales: (rows, steps, ...), the axes of state_scale behind its slots, float32: receives the
+            scales of intermediate_states_buffer.
         out: shape and dtype of x: where to write the result. It may be x itself, but must not overlap any other
             argument.
 
@@ -143,12 +150,12 @@ def selective_state_update(
             launched or written then.
     """
     seed = None
-    # Calls of functions are left out where arguments are as usual: this is on the path of every call.
+    # The usual arguments are recognised without calling a function: this is on the path of every call.
     if rand_seed is not None:
         seed, rand_seed = codes.seed_of(rand_seed)
     targets = dst_state_batch_indices
     if targets is not None and targets is state_batch_indices and getattr(targets, "ndim", 0) == 1:
-        # Engines without a prefix cache give one array for both. In place is what small steps are fastest at.
+        # Engines without a prefix cache give one array for both, and small steps are fastest in place.
         dst_state_batch_indices = None
     given = (
         state, x, dt, A, B, C, D, z, dt_bias, state_batch_indices, dst_state_batch_indices, intermediate_states_buffer,
@@ -355,7 +362,7 @@ def _check_buffer(given: Layouts, tokens: int, pool_slots: int, sequences: int) 
 
 
 def _canonical(name: str, layout: Layout | None, given: Layouts) -> Layout | None:
-    """An array with axes of length 1 for the heads, batch or tokens that a call has none of."""
+    """The layout of an argument, with axes of length 1 for heads, batch or tokens where the call has none."""
     state, x = given["state"], given["x"]
     assert state is not None and x is not None
     if layout is None or name not in ("state", "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "out", "state_scale",

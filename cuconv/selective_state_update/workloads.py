@@ -15,9 +15,9 @@ def selective_state_update(
     batch: int = 1, nheads: int = 128, headdim: int = 64, d_state: int = 128, ngroups: int = 8, tokens: int = 1,
     dtype: str = "bfloat16", state_dtype: str = "", indices: bool = False,
 ) -> Workload:  # fmt: skip
-    """A decode step of Mamba-2, its A, dt, dt_bias and D one a head; of Mamba, with z, when nheads is 0.
+    """A decode step of Mamba-2 with one A, dt, dt_bias and D per head, or, when nheads is 0, of Mamba with z.
 
-    With a state_dtype of codes there are scales.
+    A state_dtype of codes adds scales.
     """
     sizes = dict(locals())
     element, stored = element_of(dtype), element_of(state_dtype or dtype, "state_dtype", STATES)
@@ -56,7 +56,7 @@ def selective_state_update(
     if kept_groups:
         cuts |= {name: (axis, kept_groups) for name in "BC"}
     if tokens > 1:
-        # A state after every token: what speculative decoding goes back to.
+        # The state after every token, to which speculative decoding can go back.
         arrays["intermediate_states_buffer"] = Array((batch, tokens, *states), stored)
         cuts["intermediate_states_buffer"] = (2, kept)
     if indices:
@@ -76,8 +76,9 @@ def selective_state_update(
 
 
 STAGGERED = 0
-"""Live tokens as a batch has them whose sequences came at different times: 1 to `window`, one after the other. A call
-does 1/window of what a cycle does of `window` calls, in which every sequence flushes once."""
+"""`live` of a batch with sequences that started at different times: they have 1 to `window` live tokens, one number
+after the other. A call then does 1 / window of the work of a cycle of `window` calls, in which every sequence flushes
+once."""
 
 
 def _live(batch: int, window: int, live: int) -> list[int]:
@@ -92,7 +93,8 @@ def selective_state_update_replay(
     window: int = 16, live: int = STAGGERED, fold: bool = False, dtype: str = "bfloat16", state_dtype: str = "",
     indices: bool = False,
 ) -> Workload:  # fmt: skip
-    """A decode step of Mamba-2 with rings of `live` tokens a sequence; with live=window every sequence flushes."""
+    """A decode step of Mamba-2 with `live` tokens in the ring of each sequence; with live=window every sequence
+    flushes."""
     sizes = dict(locals())
     plain = selective_state_update(batch, nheads, headdim, d_state, ngroups, tokens, dtype, state_dtype, indices)
     numbers = _live(batch, window, live)
@@ -140,7 +142,7 @@ def selective_state_update_materialise(
     batch: int = 1, nheads: int = 128, headdim: int = 64, d_state: int = 128, ngroups: int = 8, window: int = 16,
     dtype: str = "bfloat16", state_dtype: str = "",
 ) -> Workload:  # fmt: skip
-    """The states of `batch` slots after their live tokens, written to as many others."""
+    """The states of `batch` slots after their live tokens, written to `batch` other slots."""
     sizes = dict(locals())
     replay = selective_state_update_replay(2 * batch, nheads, headdim, d_state, ngroups, 1, window, STAGGERED, False,
                                            dtype, state_dtype)  # fmt: skip

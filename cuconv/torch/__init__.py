@@ -1,8 +1,7 @@
-"""PyTorch: derivatives, torch.compile, layers, and cuconv in the place of other packages.
+"""PyTorch: derivatives, torch.compile, layers, and cuconv as a replacement of other packages.
 
-Imported by programs that ask for it, and by the public functions when torch traces a call, when autograd follows a
-tensor of it, or when a tensor has no memory. Nothing else of the package imports torch. What it offers is imported when
-it is first used.
+Programs import it, and so do the public functions when torch traces a call, when autograd follows one of its tensors,
+or when a tensor has no memory. Nothing else in cuconv imports torch. Each name is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Norms, and the block around a mixer, as mamba_ssm has them, by torch's own operations in float32."""
+"""Norms, and the block around a mixer, as in mamba_ssm, by torch's own operations in float32."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def layer_norm_fn(
         residual: x's shape.
         x1, weight1, bias1, dropout_p, rowscale, return_dropout_mask: their defaults only.
         eps: added to the variance, or to the mean square.
-        prenorm: also return the sum.
-        residual_in_fp32: return it in float32 where there is no residual, whose dtype it has elsewhere.
+        prenorm: also return the sum x + residual.
+        residual_in_fp32: return the sum in float32 where residual is None; otherwise it has residual's dtype.
         is_rms_norm: divide by the root of the mean square, and subtract no mean.
 
     Returns:
@@ -118,7 +118,7 @@ def _wide(rows: Tensor) -> Tensor:
 
 
 def _norm(rows: Tensor, weight: Tensor, bias: Tensor | None, eps: float, is_rms_norm: bool) -> Tensor:
-    """The norm along the last axis of float32; of groups of channels where weight has several axes."""
+    """The norm of float32 rows along the last axis, or of groups of channels where weight has several axes."""
     size = weight.shape[-1:]
     out = F.rms_norm(rows, size, None, eps) if is_rms_norm else F.layer_norm(rows, size, None, None, eps)
     out = out * weight
@@ -150,7 +150,7 @@ def layernorm_fn(
         z: x's shape; no gate when None.
         eps: added to the variance, or to the mean square.
         group_size: channels of a group; all of them when None.
-        norm_before_gate: which of the two.
+        norm_before_gate: norm(x) * silu(z) if true, else norm(x * silu(z)).
         is_rms_norm: divide by the root of the mean square, and subtract no mean.
 
     Returns:
@@ -236,7 +236,7 @@ class GatedRMSNorm(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Take the number of channels, and of those of a group."""
+        """Take the number of channels, and the number of channels per group."""
         super().__init__()
         self.eps, self.group_size, self.norm_before_gate = eps, group_size, norm_before_gate
         made: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -262,7 +262,7 @@ class GatedLayerNorm(GatedRMSNorm):
 
 
 class Block(nn.Module):
-    """A sum, its norm, and a mixer behind these; hands on the sum for the next block to add to."""
+    """A residual sum, its norm, and a mixer; hands on the sum, to which the next block adds."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class Block(nn.Module):
         Args:
             dim: channels of what goes in and out.
             mixer_cls, norm_cls: make the mixer and the norm from dim.
-            fused_add_norm: sum and norm in one, in float32, where norm_cls makes nn.LayerNorm or RMSNorm.
+            fused_add_norm: compute sum and norm together in float32, where norm_cls makes nn.LayerNorm or RMSNorm.
             residual_in_fp32: hand the sum on in float32.
         """
         super().__init__()
@@ -304,5 +304,5 @@ class Block(nn.Module):
     def allocate_inference_cache(
         self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
     ) -> Any:
-        """The mixer's."""
+        """The mixer's inference cache."""
         return self.mixer.allocate_inference_cache(batch_size, max_seqlen, dtype=dtype, **kwargs)

@@ -1,4 +1,4 @@
-"""causal-conv1d's functions: its names and parameters, its meaning, by cuconv."""
+"""causal-conv1d's functions, with its names, parameters and meaning, by cuconv."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def causal_conv1d_fn(
 ) -> Any:
     """`cuconv.causal_conv1d_fn`; final_states_out may be given while autograd follows, too.
 
-    The activation may be where causal-conv1d 1.0 has it, in the place of seq_idx, or 1.1, in that of initial_states.
+    The activation may also be passed as the argument seq_idx, its position in causal-conv1d 1.0, or as initial_states,
+    its position in 1.1.
     """
     if isinstance(seq_idx, str):
         seq_idx, activation = None, seq_idx

@@ -65,21 +65,21 @@ class EagerFunction(torch.autograd.Function):
     """A function of autograd with a quicker `apply` for eager calls."""
 
     eager: Callable[..., Any]
-    """`apply` without its wrapper, which takes as long as a kernel's launch: it looks for transforms of torch.func,
-    which have been refused by then, and at every argument for what one of them has left behind."""
+    """`apply` without its wrapper, which takes as long as a kernel's launch. The wrapper looks for transforms of
+    torch.func, which have been refused by then, and searches every argument for traces of them."""
 
     def __init_subclass__(cls) -> None:
         cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
 
 class Run(NamedTuple):
-    """What calls have in common that a function of autograd makes."""
+    """What a function of autograd needs to make a call, apart from its arrays."""
 
     operation: Operation[Any]
     options: tuple[Any, ...]
     outputs: tuple[str, ...] | None
     kept: int | None = None
-    """The number of leading inputs that the backward needs; None for all. It has no use for a residual."""
+    """The number of leading inputs that the backward needs; None for all. It never needs the residual."""
     hidden: int = 0
     """The number of last results that only the backward needs."""
 
@@ -95,7 +95,7 @@ class _Followed(EagerFunction):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[: run.kept], *results[count:])
         ctx.run = run
-        # Autograd takes its time for results that are None.
+        # Autograd takes time even for results that are None.
         first, *others = results[:count]
         return (first, *others) if any(each is not None for each in others) else first
 
@@ -127,7 +127,7 @@ class _Followed(EagerFunction):
     def _follow_next(
         cls, run: Run, given: tuple[Any, ...], options: tuple[Any, ...], outputs: tuple[str, ...] | None
     ) -> None:
-        """Let the next call on such tensors be made at once, if these are recognised."""
+        """Prepare the next call on tensors like these to be made directly, if these are recognised."""
         with preparing:
             call = _recognised(run, given)
             if call is not None:
@@ -136,10 +136,10 @@ class _Followed(EagerFunction):
 
     @classmethod
     def _follower(cls, run: Run, call: Call[Any]) -> Follower:
-        """What makes a prepared call. A function of its own has nothing to look up."""
+        """The function that makes a prepared call. It is a separate function so that it has nothing to look up."""
         forward, places = call.forward(run.kept, run.hidden)
         made: type[_Followed] = type(cls.__name__, (cls,), {"forward": staticmethod(forward)})
-        # Its own `apply` would ask for each call which function of `made` is the backward.
+        # The ordinary `apply` would look up the backward among the functions of `made` in each call.
         backward: Any = made._backward_cls
         backward.run, backward.apply = run, cls.backward
         return Follower(made.eager, places)
@@ -155,7 +155,7 @@ def _recognised(run: Run, given: tuple[Any, ...]) -> Call[Any] | None:
 
 
 class _Gradients(_Followed):
-    """A backward operation. With create_graph autograd follows it, and what differentiates again gets an error.
+    """A backward operation. With create_graph autograd follows it, and a second differentiation raises an error.
 
     `once_differentiable` would not do: it looks at the incoming gradient only, and would drop a penalty on the gradient
     where that is a constant, as y.sum() makes it.
@@ -171,7 +171,8 @@ class _Gradients(_Followed):
 
 
 def _in_memory(gradient: Tensor | None) -> Tensor | None:
-    """A gradient that memory holds: the one of a conjugate's imaginary part comes as a tensor to negate on reading."""
+    """A gradient with its values in memory: torch passes that of a conjugate's imaginary part as a lazily negated
+    tensor."""
     return None if gradient is None else gradient.resolve_neg()
 
 
@@ -195,7 +196,7 @@ class _Convolution(_Followed):
 
 
 class _Copy(_Followed):
-    """A copy in another layout. Its gradient stays as it lies: products with it need no other layout."""
+    """A copy in another layout. Its gradient keeps its layout, which suits the products that follow."""
 
     @staticmethod
     def run(operation: Operation[Any], options: tuple[Any, ...], outputs: tuple[str, ...] | None) -> Run:
@@ -237,8 +238,8 @@ class _GatedConvolution(_Followed):
 
 
 class _Around(NamedTuple):
-    """What is around a convolution's filter, filtered = act(conv(x * pre_gate)): out = filtered * post_gate + residual,
-    and zeros in padding, where memory may hold anything.
+    """The gates and the residual of a convolution: filtered = act(conv(x * pre_gate)), out = filtered * post_gate +
+    residual, and zeros at padding, where memory may hold anything.
     """
 
     ctx: Any
@@ -279,13 +280,13 @@ class _Around(NamedTuple):
 
     def _is_wanted(self, argument: str) -> bool:
         """Whether autograd may want the gradient of an argument."""
-        # Absent arguments at the end may be left out.
+        # Absent arguments at the end may be missing.
         inputs = ("", *self.ctx.run.operation.inputs)[: len(self.ctx.needs_input_grad)]
         return argument in inputs and bool(self.ctx.needs_input_grad[inputs.index(argument)])
 
 
 def _product(a: Tensor, b: Tensor, is_padding: Tensor | None) -> Tensor:
-    """a * b, which lies in memory as `a` does, and zeros in padding."""
+    """a * b, laid out in memory like `a`, with zeros at padding."""
     product = a * b
     return product if is_padding is None else product.masked_fill(is_padding, 0)
 
@@ -313,7 +314,7 @@ class _Scan(_Followed):
 
 
 def _incoming(dout: Tensor | None, u: Tensor) -> Tensor:
-    """The gradient of a scan's result, with a contiguous axis where u has one: a copy costs less than a kernel without
+    """The gradient of a scan's result, with the same contiguous axis as u: a copy costs less than a kernel without
     vectors.
     """
     if dout is None:
@@ -359,7 +360,7 @@ def _packed_by_token(
     outputs: tuple[str, ...] | None,
     traced: bool,
 ) -> Sequence[Any]:
-    """The same of arrays (total, channels), by the call on transposed ones, which autograd follows, too."""
+    """`_packed` of arrays (total, channels): a call on transposed arrays, which autograd follows, too."""
     *first, x_by_token, outs_by_token, keeps_padding = options
     names = (*operation.inputs, *(outputs or ()))
     turned = (BY_TOKEN if x_by_token else ()) + ((outputs or ()) if outs_by_token else ())
@@ -439,7 +440,7 @@ def sequences(query_start_loc: Tensor | None) -> int:
 
 
 def _as_pool(initial_states: Tensor | None, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A new pool of states that begins with those given or else zeros, and has_initial_state."""
+    """A new pool that starts with the given states, or zeros, and has_initial_state for it."""
     if initial_states is None:
         return like.new_zeros(shape), None
     return initial_states.clone(), torch.ones(shape[0], dtype=torch.bool, device=like.device)
@@ -577,4 +578,4 @@ DERIVATIVES: dict[str, Callable[..., Sequence[Any]]] = {
     "selective_scan_bwd": _Gradients.call,
     "with_contiguous_tokens": _Copy.call,
 }
-"""How autograd follows each operation; a backward operation it follows only up to an error."""
+"""How autograd follows each operation; to differentiate a backward operation raises an error."""

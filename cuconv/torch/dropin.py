@@ -1,6 +1,6 @@
-"""Modules in the place of causal-conv1d's and mamba_ssm's, with the same names, parameters and meaning.
+"""Modules that replace those of causal-conv1d and mamba_ssm, with the same names, parameters and meaning.
 
-A name that cuconv has no function for is absent from its module: programs then do as they do without the package.
+A name that cuconv has no function for is absent from its module, so that programs behave as without the package.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ CONTENTS: Mapping[str, Mapping[str, Any]] = {
 """What each module has."""
 
 STAND_IN = "cuconv"
-"""Where the modules of `CONTENTS` come from, as their specifications say it."""
+"""The origin in the module specifications of `CONTENTS`."""
 
 PACKAGES = tuple(dict.fromkeys(name.partition(".")[0] for name in CONTENTS))
-"""What can be installed: packages, and their compiled modules for themselves."""
+"""What can be installed: packages, and separately their compiled modules."""
 
 
 def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
@@ -93,10 +93,10 @@ def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
             "selective_scan_cuda", and of those of VMamba, "selective_scan_cuda_core" and "selective_scan_cuda_oflex";
             all of these when none is named. mamba_ssm that is installed without its compiled module still has
             functions that cuconv lacks.
-        replace: also take the place of a package that is installed. What has imported names from it keeps these.
+        replace: also replace a package that is installed. Modules that have imported names from it keep these.
 
     Returns:
-        The packages that cuconv stands in for now; one that is installed is not among them unless `replace` is true.
+        The packages that cuconv stands in for now; a package that is installed is left out unless `replace` is true.
 
     Raises:
         ValueError: a package that cuconv has no functions for.
@@ -117,7 +117,7 @@ def install(*packages: str, replace: bool = False) -> tuple[str, ...]:
 
 
 def uninstall() -> None:
-    """Undo `install`: later imports find what is installed. What has imported names keeps them."""
+    """Undo `install`: later imports find what is installed. Modules that have imported names keep these."""
     for package in _finder.packages:
         _forget(package)
     _finder.packages.clear()
@@ -146,7 +146,7 @@ class _Loader(Loader):
 
 
 class _Distribution(Distribution):
-    """What importlib.metadata says of a package that cuconv stands in for."""
+    """The metadata, in importlib.metadata, of a package that cuconv stands in for."""
 
     def __init__(self, package: str) -> None:
         self._package = package

@@ -1,5 +1,5 @@
-"""What the compiled modules of causal-conv1d, mamba_ssm and VMamba have, by cuconv: programs call these in functions of
-their own.
+"""The functions of the compiled modules of causal-conv1d, mamba_ssm and VMamba, by cuconv. Programs call these in their
+own functions of autograd.
 
 Autograd follows none of them.
 """
@@ -19,7 +19,7 @@ from cuconv.selective_scan.dense import selective_scan_fn
 from cuconv.selective_scan.kernels import chunk_tokens
 
 PART = 2048
-"""The tokens of which mamba_ssm's kernels leave one state."""
+"""Tokens per state that mamba_ssm's kernels leave."""
 
 
 def causal_conv1d_fwd_function(
@@ -31,7 +31,7 @@ def causal_conv1d_fwd_function(
     final_states_out: Tensor | None,
     silu_activation: bool,
 ) -> Tensor:
-    """`cuconv.causal_conv1d_fn`'s result; the states after are written to final_states_out where that is given."""
+    """`cuconv.causal_conv1d_fn`'s result; final states are written to final_states_out where that is given."""
     return _convolved((x, weight, bias, seq_idx, initial_states), final_states_out, silu_activation)
 
 
@@ -56,7 +56,7 @@ def causal_conv1d_bwd_function(
     return_dinitial_states: bool,
     silu_activation: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """`cuconv.causal_conv1d_bwd`; dx may be given, and the states before are zeros where they are not."""
+    """`cuconv.causal_conv1d_bwd`; dx may be given. Initial states are zeros where they are not given."""
     if return_dinitial_states and initial_states is None:
         initial_states = x.new_zeros(x.shape[0], x.shape[1], weight.shape[1] - 1)
     dx, dweight, dbias, dinitial_states = backward.causal_conv1d_bwd(
@@ -148,7 +148,7 @@ def convolution_step(x: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor
 
 
 def _counted(function: str, others: tuple[Any, ...], counts: tuple[int, ...], first: int) -> tuple[Any, ...]:
-    """These arguments, of which one version of a function takes as many; TypeError where none does."""
+    """These arguments; TypeError where no version of the function takes this number of them."""
     if len(others) not in counts:
         wanted = one_of(first + count for count in counts)
         raise TypeError(message(f"arguments of {function}", first + len(others), wanted))
@@ -169,11 +169,11 @@ def scan_forward(
 ) -> list[Tensor]:
     """`cuconv.selective_scan_fn`'s result, the states that `scan_backward` starts from, and with z the result again.
 
-    The result before the gate is not computed: with z the gated one stands in its place, too.
+    The result before the gate is not computed: with z the gated result is returned in its place, too.
 
     Returns:
-        out, shape and dtype of u; x, (batch, dim, ceil(seqlen / 2048), 2 * d_state) of A's dtype, which ends in pairs
-        of which the second ones are the state after the last token; and with z out once more.
+        out, shape and dtype of u; x, (batch, dim, ceil(seqlen / 2048), 2 * d_state) of A's dtype, which ends in pairs,
+        with the state after the last token as their second numbers; and with z out once more.
     """
     shape, count = _of_states(u, A)
     both = torch.empty(math.prod(shape) + count, dtype=A.dtype, device=u.device)
@@ -239,7 +239,7 @@ def ungated_forward(
         u, A, B, C, D, delta_softplus: as `scan_forward` takes them.
         delta: (batch, a divisor of dim, seqlen), u's dtype.
         delta_bias: (channels of delta,).
-        nrows: rows of a block of VMamba's kernels, without meaning here.
+        nrows: rows per block of VMamba's kernels, ignored here.
         out_float: return out in float32, not rounded to u's dtype.
 
     Returns:
@@ -295,14 +295,14 @@ def _of_all_channels(delta: Tensor, delta_bias: Tensor | None, dim: int) -> tupl
 
 
 def _of_states(u: Tensor, A: Tensor) -> tuple[tuple[int, ...], int]:
-    """The shape of x, and how many numbers behind it in memory are states before chunks."""
+    """The shape of x, and the number of elements of the states before chunks, which follow it in memory."""
     (batch, dim, seqlen), d_state = u.shape, A.shape[1]
     chunks = -(-seqlen // chunk_tokens())
     return (batch, dim, max(1, -(-seqlen // PART)), 2 * d_state), batch * chunks * dim * d_state
 
 
 def _chunk_states(x: Tensor, u: Tensor, A: Tensor) -> Tensor | None:
-    """The states before chunks, behind x in memory; None where x is elsewhere by now, as what was offloaded is."""
+    """The states before chunks, which follow x in memory; None where x has been copied elsewhere, as by offloading."""
     shape, count = _of_states(u, A)
     size = math.prod(shape)
     if x.untyped_storage().nbytes() != (size + count) * x.element_size() or x.storage_offset() or x.shape != shape:

@@ -48,7 +48,7 @@ def causal_conv1d_packed(
     tensors(may_lack=True, bias=bias, query_start_loc=query_start_loc, initial_states=initial_states)
     checks.activation(activation)
     return_final_states = checks.flag("return_final_states", return_final_states)
-    # The operation checks shapes, too, but the one of states is made out of these before.
+    # The operation checks shapes, too, but the shape of states is made of these before.
     checks.rank("x", x.shape, "dim, total")
     checks.rank("weight", weight.shape, "dim, width")
     checks.between("width of weight", weight.shape[1], WIDTHS[0], WIDTHS[-1])
@@ -109,7 +109,7 @@ def selective_scan_packed(
 
 
 def tensors(may_lack: bool = False, **given: Any) -> None:
-    """These arguments are tensors, or None where they may lack."""
+    """Check that these arguments are tensors, or None if `may_lack`."""
     for name, each in given.items():
         if not (isinstance(each, Tensor) or (may_lack and each is None)):
             got = "None" if each is None else f"a {type(each).__name__}"
@@ -163,9 +163,9 @@ def mamba_inner_fn(
         B_proj_bias, C_proj_bias: (d_state,), added to B and C from x_proj.
         checkpoint_lvl: 1 computes u and delta again in the backward pass, 0 keeps them. They are also kept where B or
             C is given, and by torch.compile.
-        b_rms_weight, c_rms_weight: (d_state,): root mean square norms of B and C over the states, and
-        dt_rms_weight: (dim,): of delta over the channels, after delta_proj, as in mamba_ssm; or (r,): of the r numbers
-            that delta_proj takes, as in the models of Falcon.
+        b_rms_weight, c_rms_weight: (d_state,): weights of root mean square norms of B and C over the states.
+        dt_rms_weight: (dim,): weights of such a norm of delta over the channels, after delta_proj, as in mamba_ssm; or
+            (r,): of the r numbers that delta_proj takes, as in FalconMamba.
         b_c_dt_rms_eps: added to the mean squares of these norms.
 
     Returns:

@@ -1,7 +1,8 @@
 """The Mamba block between its two projections and the output projection: as torch operations, and as one function.
 
 Between the projections everything is laid out in memory as (channels, batch, seqlen): tokens are contiguous, as the
-scan's vector kernels need them, and products with the projections' weights are single ones of matrices, without copies.
+scan's vector kernels need them, and each product with a projection's weights is a single product of matrices, without
+copies.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def as_rows(channels: Tensor, batch: int, seqlen: int) -> Tensor:
 
 
 class Norms(NamedTuple):
-    """What is added to B and C, and the weights of root mean square norms, where there are any."""
+    """The biases of B and C, and the weights of root mean square norms; None for those that are absent."""
 
     B_bias: Tensor | None
     C_bias: Tensor | None
@@ -95,7 +96,7 @@ def compose(
         B = as_rows(_matrix(p[rank : rank + d_state], norms.B_bias, norms.B, norms.eps), batch, seqlen)
     if C is None:
         C = as_rows(_matrix(p[-d_state:], norms.C_bias, norms.C, norms.eps), batch, seqlen)
-    # Under autocast the projections are of the autocast dtype, and what comes from elsewhere follows.
+    # Under autocast the projections have the autocast dtype, and other arguments are converted to it.
     u, gate, delta = u.to(p.dtype), z.to(p.dtype), as_rows(delta.to(p.dtype), batch, seqlen)
     out = selective_scan_fn(u, delta, A, B, C, D, gate, delta_bias, delta_softplus)
     out_bias = None if out_bias is None else out_bias.to(out_weight.dtype)
@@ -103,12 +104,12 @@ def compose(
 
 
 def _parts(p: Tensor, rank: int, d_state: int) -> tuple[Tensor, ...]:
-    """What delta's projection takes, B and C, each (numbers, batch * seqlen), of x_proj's results."""
+    """The input of delta's projection, B and C, each (numbers, batch * seqlen), of x_proj's results."""
     return p.split((rank, d_state, d_state))
 
 
 def _normed_parts(rank: int, d_state: int, eps: float, p: Tensor, *own: Tensor | None) -> tuple[Tensor, ...]:
-    """`_parts` beside norms and biases, but the norm of delta itself."""
+    """`_parts` with norms and biases, except for the norm of delta itself."""
     steps, B, C = _parts(p, rank, d_state)
     B_bias, C_bias, B_weight, C_weight, before = own
     return _rms_norm(steps, before, eps), _matrix(B, B_bias, B_weight, eps), _matrix(C, C_bias, C_weight, eps)
@@ -121,14 +122,14 @@ def _matrix(part: Tensor, bias: Tensor | None, weight: Tensor | None, eps: float
 
 
 def _rms_norm(channels: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """(channels, batch * seqlen) of the same, along channels, which are contiguous where there is a norm."""
+    """The root mean square norm of (channels, batch * seqlen) along channels, which should be contiguous."""
     if weight is None:
         return channels
     return F.rms_norm(channels.t(), weight.shape, weight.to(channels.dtype), eps).to(channels.dtype).t()
 
 
 def _delta_norm(eps: float, delta: Tensor, weight: Tensor | None) -> tuple[Tensor]:
-    """Delta behind its projection, (dim, batch * seqlen), with its own norm."""
+    """Delta after its projection, (dim, batch * seqlen), with its own norm."""
     return (_rms_norm(delta, weight, eps).contiguous(),)
 
 
@@ -169,7 +170,7 @@ class Inner(EagerFunction):
         ctx.normed = None
         if norms:
             parts, arguments = partial(_normed_parts, rank, d_state, own.eps), (p, *own[:4], before)
-            # What a checkpoint drops, or keeps elsewhere, is only what is saved below.
+            # Checkpoints drop, and offloading moves, only the tensors that are saved below.
             ctx.normed = None if _is_saved_elsewhere() else _LocalGraph(parts, *arguments)
             steps, *matrices = parts(*arguments) if ctx.normed is None else ctx.normed.results
         else:
@@ -186,7 +187,7 @@ class Inner(EagerFunction):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> Any:
-        # Checkpoints of torch give tensors back once only.
+        # Checkpoints of torch return saved tensors only once.
         saved = ctx.saved_tensors
         w_x, w_delta, w_out, p, out, chunk_states, u, delta, *norms = saved[10:]
         given = saved[:10]
@@ -261,7 +262,7 @@ class Inner(EagerFunction):
 
 
 class _LocalGraph:
-    """A few operations that autograd follows by itself, within a function of its own."""
+    """A few operations that autograd follows in a separate graph, within a function of autograd."""
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor | None) -> None:
         """Take the first argument to require grad, and others as they are."""
@@ -285,7 +286,8 @@ _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", Non
 
 
 def _is_saved_elsewhere() -> bool:
-    """Whether hooks, such as those of checkpoints, take what functions of autograd save; True where torch tells not."""
+    """Whether hooks, such as those of checkpoints, take what functions of autograd save; True where torch cannot
+    tell."""
     return _top_hooks is None or _top_hooks(False) is not None
 
 

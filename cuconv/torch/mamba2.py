@@ -1,4 +1,4 @@
-"""The block of Mamba-2: cuconv's convolution and decode steps around the scan of torch's matrix products."""
+"""The block of Mamba-2: cuconv's convolution and decode steps, and a scan of torch's matrix products."""
 
 from __future__ import annotations
 
@@ -53,25 +53,26 @@ class Mamba2(nn.Module):
         """The block.
 
         Args:
-            d_model: channels of what goes in and out.
-            d_state: states of an inner channel.
+            d_model: channels of input and result.
+            d_state: states per inner channel.
             d_conv: taps of the convolution.
-            conv_init: the largest weight of the convolution at first; as nn.Conv1d has it when None.
+            conv_init: the largest weight of the convolution at initialisation; that of nn.Conv1d when None.
             expand: inner channels as a multiple of d_model.
             headdim: channels of a head.
             d_ssm: inner channels of heads; the others are gated only. All of them when None.
             ngroups: groups of heads that share B and C.
-            A_init_range: between which the rates of decay lie at first.
-            D_has_hdim: whether D is of channels instead of heads.
+            A_init_range: the range of the rates of decay at initialisation.
+            D_has_hdim: whether D has a value per channel instead of per head.
             rmsnorm: whether there is a norm beside the gate.
-            norm_before_gate: whether it is in front of the gate.
-            dt_min, dt_max, dt_init_floor: between which the steps lie at first, their logarithm uniform.
-            dt_limit: what steps are clamped to, but in `step`.
+            norm_before_gate: whether the norm comes before the gate.
+            dt_min, dt_max, dt_init_floor: the range and the least of the steps at initialisation, uniform in their
+                logarithm.
+            dt_limit: the range that steps are clamped to, except in `step`.
             bias, conv_bias: whether the outer projections and the convolution have biases.
-            chunk_size: tokens of a chunk of the scan at most.
-            use_mem_eff_path: without meaning here.
+            chunk_size: most tokens of a chunk of the scan.
+            use_mem_eff_path: ignored.
             layer_idx: the block's place in a model, under which its states are kept in inference parameters.
-            process_group, sequence_parallel: None, and without meaning: the block is not divided among GPUs.
+            process_group, sequence_parallel: must be None, and is ignored: the block is not divided among GPUs.
             device, dtype: of the parameters.
         """
         super().__init__()
@@ -118,10 +119,10 @@ class Mamba2(nn.Module):
         """The block's result.
 
         Args:
-            u: (batch, seqlen, d_model), or (batch * seqlen, d_model) beside seqlen.
+            u: (batch, seqlen, d_model), or (batch * seqlen, d_model) with seqlen.
             seqlen: tokens of a row of the batch.
             seq_idx: (batch, seqlen), int32: the number of each token's sequence in a row of packed ones.
-            cu_seqlens: (sequences + 1,): the borders of packed sequences, whose states are kept one by one.
+            cu_seqlens: (sequences + 1,): the borders of packed sequences; a state is kept for each.
             inference_params: of mamba_ssm's kind: the states of its key_value_memory_dict are filled by the prompt and
                 used by the single tokens that follow it, as seqlen_offset says.
 
@@ -167,7 +168,7 @@ class Mamba2(nn.Module):
         seq_idx: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """The result for whole prompts, which leave their states: conv_state and ssm_state are overwritten."""
+        """The result for whole prompts; their final states overwrite conv_state and ssm_state."""
         z0, x0, z, xBC, dt = self._divided(self.in_proj(rows))
         inputs = xBC.mT
         if cu_seqlens is None:
@@ -189,7 +190,7 @@ class Mamba2(nn.Module):
 
     @torch.no_grad()
     def step(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The result for one token a sequence, (batch, 1, d_model), and the states, updated in place."""
+        """The result for one token per sequence, (batch, 1, d_model), and the states, updated in place."""
         if hidden_states.shape[1] != 1:
             raise ValueError(message("tokens of hidden_states", hidden_states.shape[1], "1"))
         z0, x0, z, xBC, dt = self._divided(self.in_proj(hidden_states[:, 0]))
@@ -220,7 +221,7 @@ class Mamba2(nn.Module):
         return x.unflatten(-1, (self.nheads, self.headdim)), B.unflatten(-1, groups), C.unflatten(-1, groups)
 
     def _scan_parameters(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A, D and the bias of steps, float32 also where the block was converted to a dtype of fewer bits."""
+        """A, D and the bias of steps, in float32 even where the block was converted to a dtype of fewer bits."""
         wide = torch.float64 if self.A_log.dtype == torch.float64 else torch.float32
         D = self.D.to(wide)
         D = D.unflatten(0, (self.nheads, self.headdim)) if self.D_has_hdim else D

@@ -1,4 +1,4 @@
-"""mamba_ssm's functions: its names and parameters, its meaning, by cuconv."""
+"""mamba_ssm's functions, with its names, parameters and meaning, by cuconv."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def selective_scan_fn(
     delta_softplus: bool = False,
     return_last_state: bool = False,
 ) -> Any:
-    """`cuconv.selective_scan_fn`, for any mixture of dtypes: u and delta keep their bits, B, C and z may not."""
+    """`cuconv.selective_scan_fn`, for any mixture of dtypes: B, C and z may be rounded, u and delta are not."""
     kind = u.dtype
     if delta.dtype != kind or B.dtype != kind or C.dtype != kind or (z is not None and z.dtype != kind):
         wide = torch.promote_types(kind, delta.dtype)
@@ -63,7 +63,7 @@ def selective_state_update(
         ):
             wide = torch.float64 if kind == torch.float64 else torch.float32
             x = x.to(wide)
-            # What is complex stays so, and is refused.
+            # Complex arguments stay complex, and are refused.
             others = tuple(  # type: ignore[assignment]
                 each.to(wide) if each is not None and each.is_floating_point() else each for each in others
             )

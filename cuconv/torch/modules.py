@@ -21,8 +21,8 @@ from cuconv.torch.mamba_ssm import selective_scan_fn, selective_state_update
 class ShortConvolution(nn.Conv1d):
     """A depthwise causal convolution with the parameters and options of fla.modules.ShortConvolution.
 
-    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed:
-    it is 0 in what `forward` returns unless it updates states in place.
+    Its states are (sequences, hidden_size, kernel_size): the last kernel_size inputs. The first column is never needed;
+    it is 0 in states that `forward` returns, unless it updates them in place.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ShortConvolution(nn.Conv1d):
             kernel_size: taps of the filter, 1 to 16.
             bias: whether channels have a bias.
             activation: None, "silu" or "swish".
-            backend: ignored, as are further arguments: what chooses a kernel elsewhere.
+            backend: ignored, as are further arguments; they choose kernels in flash-linear-attention.
             device, dtype: of the parameters.
         """
         checks.activation(activation)
@@ -79,17 +79,17 @@ class ShortConvolution(nn.Conv1d):
             x: (batch, tokens, hidden_size); packed sequences have a batch of 1.
             residual: shape of x, added to the result.
             mask: (batch, tokens), multiplies x. x itself stays as it is.
-            cache: (sequences, hidden_size, kernel_size): the states before. It is updated in place where there are as
+            cache: (sequences, hidden_size, kernel_size): the initial states. It is updated in place where there are as
                 many tokens as sequences and autograd does not follow (torch.no_grad(), or neither x, cache nor a
-                parameter requires grad); else it is only read, and the states after must be asked for.
-            output_final_state: also return the states after: cache itself where that is updated in place. None is
-                returned without it, also beside a cache that was updated.
+                parameter requires grad); else it is only read, and output_final_state returns new states.
+            output_final_state: also return the final states: cache itself where that is updated in place. Without it
+                None is returned, also where a cache was updated.
             cu_seqlens: (sequences + 1,): where packed sequences begin and, last, end.
-            chunk_indices: ignored, as are further arguments: what prepares or chooses a kernel elsewhere.
+            chunk_indices: ignored, as are further arguments; they prepare or choose kernels in flash-linear-attention.
             cp_context: must be None; with flash-linear-attention's, the tokens before x would come from another device.
 
         Returns:
-            The result, of x's shape, and the states after or None.
+            The result, of x's shape, and the final states or None.
 
         Raises:
             TypeError, ValueError: arguments that do not fit.
@@ -143,7 +143,7 @@ class ShortConvolution(nn.Conv1d):
         """The next tokens of sequences, one of each without cu_seqlens: as `forward`, but a cache is always updated in
         place.
         """
-        # How many tokens each of packed sequences has only the device knows: one has none where another has two.
+        # Only the device knows how many tokens each packed sequence has: if one has two, another may have none.
         shape, tokens = x.shape, x.shape[0] * x.shape[1] if len(x.shape) == 3 else 0
         sequences = self._check(x, residual, cache, cu_seqlens, tokens)
         if cache is None:
@@ -160,8 +160,8 @@ class ShortConvolution(nn.Conv1d):
         cu_seqlens: Tensor | None,
         entries: int | None = None,
     ) -> int:
-        """Checks what is looked at before the functions below check it; the number of sequences, without cu_seqlens as
-        many as entries or the batch has.
+        """Checks what is used before the functions below check it. Returns the number of sequences, which without
+        cu_seqlens is `entries` or the batch.
         """
         tensors(x=x)
         tensors(may_lack=True, residual=residual, cache=cache, cu_seqlens=cu_seqlens)
@@ -210,13 +210,13 @@ def is_only_weights(projection: nn.Module) -> bool:
 
 
 def bias_of_steps(numbers: Tensor, least: float, most: float, floor: float) -> Tensor:
-    """A bias of delta, in place of these numbers, whose softplus are steps of which the logarithm is uniform."""
+    """A bias of delta, of the shape of `numbers`: its softplus is steps that are uniform in their logarithm."""
     steps = numbers.uniform_(math.log(least), math.log(most)).exp().clamp(min=floor)
     return steps + torch.log(-torch.expm1(-steps))
 
 
 def keep_last(inputs: Tensor, conv_state: Tensor) -> None:
-    """Overwrite conv_state with the last inputs, both (batch, channels, tokens), behind zeros where these are fewer."""
+    """Overwrite conv_state with the last inputs, both (batch, channels, tokens), or with zeros and all inputs."""
     kept = min(inputs.shape[2], conv_state.shape[2])
     conv_state.zero_()
     conv_state[:, :, conv_state.shape[2] - kept :].copy_(inputs[:, :, inputs.shape[2] - kept :])
@@ -225,7 +225,8 @@ def keep_last(inputs: Tensor, conv_state: Tensor) -> None:
 class Mamba(nn.Module):
     """The block of Gu and Dao, "Mamba", 2023, figure 3. Its parameters are named as in mamba_ssm.
 
-    As one function where its projections are linear layers without hooks; else these are called one after another.
+    It is computed as one function where its projections are linear layers without hooks; otherwise these are called one
+    after another.
     """
 
     def __init__(
@@ -250,14 +251,14 @@ class Mamba(nn.Module):
         """The block.
 
         Args:
-            d_model: channels of what goes in and out.
-            d_state: states of an inner channel.
+            d_model: channels of input and result.
+            d_state: states per inner channel.
             d_conv: taps of the convolution.
             expand: inner channels as a multiple of d_model.
             dt_rank: numbers that delta is made from; d_model / 16, rounded up, when "auto".
-            dt_min, dt_max, dt_init_floor: between which delta lies at first, its logarithm uniform.
-            dt_init: "random" or "constant": delta's projection at first.
-            dt_scale: what that is multiplied by.
+            dt_min, dt_max, dt_init_floor: the range and the least of delta at initialisation, uniform in its logarithm.
+            dt_init: "random" or "constant": delta's projection at initialisation.
+            dt_scale: the factor of delta's projection at initialisation.
             conv_bias, bias: whether the convolution and the outer projections have biases.
             use_fast_path: compute u and delta again in the backward pass instead of keeping them, with less memory.
             layer_idx: the block's place in a model, under which its states are kept in inference parameters.
@@ -310,7 +311,7 @@ class Mamba(nn.Module):
         return self.prefill(hidden_states, conv_state, ssm_state)
 
     def _scan_parameters(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A, D and the bias of delta, float32 also where the block was converted to a dtype of fewer bits."""
+        """A, D and the bias of delta, in float32 even where the block was converted to a dtype of fewer bits."""
         wide = torch.float64 if self.A_log.dtype == torch.float64 else torch.float32
         return -torch.exp(self.A_log.to(wide)), self.D.to(wide), self.dt_proj.bias.to(wide)
 
@@ -334,13 +335,13 @@ class Mamba(nn.Module):
 
     @torch.no_grad()
     def prefill(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> Tensor:
-        """The result for whole prompts, which leave their states: conv_state and ssm_state are overwritten."""
+        """The result for whole prompts; their final states overwrite conv_state and ssm_state."""
         return self._by_steps(hidden_states, conv_state, ssm_state)
 
     def _by_steps(
         self, hidden_states: Tensor, conv_state: Tensor | None = None, ssm_state: Tensor | None = None
     ) -> Tensor:
-        """The result for whole sequences, one operation after another; states are overwritten where given."""
+        """The result for whole sequences, by one operation after another; given states are overwritten."""
         x, z = self._project_in(hidden_states).chunk(2, dim=1)
         weight = self.conv1d.weight.squeeze(1)
         u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
@@ -372,7 +373,7 @@ class Mamba(nn.Module):
 
     @torch.no_grad()
     def step(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The result for one token a sequence, (batch, 1, d_model), and the states, updated in place."""
+        """The result for one token per sequence, (batch, 1, d_model), and the states, updated in place."""
         if hidden_states.shape[1] != 1:
             raise ValueError(message("tokens of hidden_states", hidden_states.shape[1], "1"))
         x, z = self.in_proj(hidden_states[:, 0]).chunk(2, dim=-1)
@@ -389,7 +390,7 @@ class Mamba(nn.Module):
 
     @property
     def _parts(self) -> list[int]:
-        """How many of x_proj's results delta is made from, and how many are B's and C's."""
+        """The numbers of x_proj's results for delta, B and C."""
         return [self.dt_rank, self.d_state, self.d_state]
 
     def allocate_inference_cache(

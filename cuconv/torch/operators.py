@@ -1,6 +1,6 @@
 """The public functions as operators of torch, which torch.compile and torch.export put into their graphs.
 
-Eager calls do not come here: an operator's dispatch costs more than a small kernel runs.
+Eager calls do not come here: dispatching an operator takes longer than a small kernel.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ OPTIONS = {
     "selective_state_update_materialise": "int window, int pad_slot_id",
     turn.operation.name: "",
 }
-"""What each operation takes besides arrays, as a schema says it; a Split is four arguments."""
+"""Schemas of the arguments of each operation besides arrays; a Split is four arguments."""
 
 KEEPING = tuple(name for name, options in OPTIONS.items() if "bool keeps_padding" in options)
 """The operations that can leave old contents in their results."""
@@ -81,7 +81,7 @@ UPDATED = (
 """The arguments that operators write to."""
 
 UPDATING = tuple(name for name in OPTIONS if set(UPDATED) & set(Operation.named[name].inputs))
-"""The operations that have such arguments."""
+"""The operations that write to arguments."""
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     dtype: getattr(torch, name) for name, dtype in {**BY_NAME, "float64": FLOAT64}.items()
@@ -160,7 +160,8 @@ def _operate(
 
 
 def copied(argument: str, target: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """The target with the result in it. Raises where these differ in shape or dtype: copy_ would repeat and convert."""
+    """The target, after the result was copied to it. Raises where shape or dtype differ: copy_ would repeat and
+    convert."""
     if target.device != result.device:
         raise ValueError(message(argument, f"a tensor on {target.device}", f"{result.device}, where the others are"))
     checks.dtype(argument, _dtype(target), (_dtype(result),))
@@ -171,8 +172,8 @@ def copied(argument: str, target: torch.Tensor, result: torch.Tensor) -> torch.T
 def _variant(name: str, results: int) -> str:
     """The name of the operator that returns this many results.
 
-    torch cannot make an operator functional that updates arguments and returns a list. So an operator that updates
-    returns separate tensors, and there is a variant of it for every number of them.
+    torch cannot functionalise an operator that updates arguments and returns a list. So such an operator returns
+    separate tensors, with a variant for every number of them.
     """
     return f"{name}_to_{results}" if results > 1 and name in UPDATING else name
 
@@ -189,7 +190,7 @@ def _is_made(operation: Operation[Any], name: str, inputs: Sequence[Any], option
 
 
 def _encoded(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Options as a schema has them."""
+    """Options in the form of a schema."""
     encoded: list[Any] = []
     for option in options:
         if isinstance(option, Split):
@@ -242,7 +243,7 @@ def _run(operation: Operation[Any], *arguments: Any) -> Any:
 
 
 def _run_fake(operation: Operation[Any], *arguments: Any) -> Any:
-    """Empty tensors that lie as the results of the operator do; raises for arguments that do not fit."""
+    """Empty tensors, laid out like the results of the operator; raises for arguments that do not fit."""
     count = len(operation.inputs)
     tensors = arguments[:count]
     options, outputs, _ = _decoded(operation, arguments[count:])

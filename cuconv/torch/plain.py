@@ -1,6 +1,6 @@
-"""What causal-conv1d and mamba_ssm have as references: their functions in plain torch, one token after another.
+"""The reference functions of causal-conv1d and mamba_ssm, in plain torch, one token after another.
 
-Programs import these beside the functions, for tests and for what they do without a GPU. Autograd, torch.func and
+Programs import them along with the functions, for tests and for use without a GPU. Autograd, torch.func and
 forward-mode differentiation follow them.
 """
 
@@ -57,7 +57,7 @@ def causal_conv1d_update_ref(
 
 
 def _filtered(inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """The filter over inputs of which the first width - 1 have no result."""
+    """The filter over inputs; the first width - 1 have no result."""
     if activation not in (None, "silu", "swish"):
         raise NotImplementedError("activation must be None, silu, or swish")
     taps = weight[:, None]
@@ -89,7 +89,7 @@ def selective_scan_ref(
 ) -> Any:
     """`selective_scan_fn` in float32, or in float64 where u has that.
 
-    Where A is complex, constant B and C are, too; those that vary have real and imaginary parts of tokens in turn.
+    Where A is complex, constant B and C are complex, too; B and C by token alternate real and imaginary parts.
     """
     wide = torch.promote_types(u.dtype, torch.float32)
     steps = delta.to(wide) if delta_bias is None else delta.to(wide) + delta_bias.to(wide)[:, None]

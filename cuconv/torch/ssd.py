@@ -19,8 +19,8 @@ from cuconv.runtime.errors import message
 from cuconv.torch.blocks import rmsnorm_fn
 
 MAX_CHUNK = 128
-"""Tokens of a chunk at most. Longer chunks have larger matrices, and shorter ones more states: each is kept for the
-gradients, and here both are alike in size for states of 64 by 128."""
+"""Most tokens of a chunk. Longer chunks have larger matrices, and shorter ones more states. Both are kept for the
+gradients, and at this length they take equal memory for states of 64 by 128."""
 
 
 def mamba_chunk_scan_combined(
@@ -49,18 +49,18 @@ def mamba_chunk_scan_combined(
         dt: (batch, seqlen, nheads): the steps, before bias, softplus and limits.
         A: (nheads,), negative.
         B, C: (batch, seqlen, ngroups, d_state).
-        chunk_size: tokens of a chunk at most; the result does not depend on it but for rounding.
+        chunk_size: most tokens of a chunk; it changes the result only by rounding.
         D: (nheads,) or (nheads, headdim).
         z: x's shape: the gate; y * silu(z) is returned.
         dt_bias: (nheads,).
         initial_states: (batch, nheads, headdim, d_state): the states before the first tokens.
         seq_idx: (batch, seqlen): the number of each token's sequence; states do not pass from one to another.
-        cu_seqlens: (sequences + 1,): the borders of the sequences in a batch of one, for return_varlen_states, which
-            keeps them apart also without seq_idx.
+        cu_seqlens: (sequences + 1,): the borders of the sequences in a batch of one, for return_varlen_states. Returned
+            states are those of separate sequences even without seq_idx.
         dt_softplus: whether the step is the softplus of dt + dt_bias.
-        dt_limit: what steps are clamped to.
-        return_final_states: also return the states behind the last tokens.
-        return_varlen_states: also return the states behind the last tokens of the sequences of cu_seqlens.
+        dt_limit: the range that steps are clamped to.
+        return_final_states: also return the states after the last tokens.
+        return_varlen_states: also return the states after the last tokens of the sequences of cu_seqlens.
         state_dtype: the dtype of returned states; float32 when None.
 
     Returns:
@@ -99,7 +99,7 @@ def _scan(
     dt_softplus: bool,
     dt_limit: tuple[float, float],
 ) -> tuple[Tensor, Tensor, _Chunks | None]:
-    """y, the states behind the last tokens in float32, and the chunks, None where there is no token."""
+    """y, the states after the last tokens in float32, and the chunks, None where there is no token."""
     batch, seqlen, nheads, headdim = x.shape
     ngroups, d_state = B.shape[2:]
     heads = ngroups, nheads // ngroups
@@ -111,7 +111,7 @@ def _scan(
     rest = -seqlen % tokens
 
     def chunks(each: Tensor) -> Tensor:
-        """(batch, chunks, tokens, ...) of (batch, seqlen, ...); what is behind the last token has steps of zero."""
+        """(batch, chunks, tokens, ...) of (batch, seqlen, ...); padding after the last token has steps of zero."""
         padded = F.pad(each.to(wide), (0, 0) * (each.dim() - 2) + (0, rest)) if rest else each.to(wide)
         return padded.unflatten(1, (-1, tokens))
 
@@ -148,8 +148,9 @@ def _scan(
 
 
 def _bounds(seq_idx: Tensor | None, tokens: int, rest: int, device: torch.device) -> tuple[Tensor, Any, Any]:
-    """Which states pass: (batch, chunks, 1, tokens, tokens) from token to token of a chunk; (batch, chunks, 1) from
-    what is before a chunk to what is behind it; and (batch, chunks, tokens, 1) to its tokens.
+    """Which states pass: (batch, chunks, 1, tokens, tokens) from token to token of a chunk; (batch, chunks, 1) from the
+    state before a chunk to the one after it; and (batch, chunks, tokens, 1) from the state before a chunk to its
+    tokens.
     """
     earlier = torch.ones(1, 1, 1, tokens, tokens, dtype=torch.bool, device=device).tril()
     if seq_idx is None:
@@ -162,7 +163,7 @@ def _bounds(seq_idx: Tensor | None, tokens: int, rest: int, device: torch.device
 
 
 class _Chunks(NamedTuple):
-    """What is known of chunks of tokens once a scan has been through them."""
+    """The quantities of chunks of tokens that a scan has computed."""
 
     inputs: Tensor
     """(batch, chunks, tokens, ngroups, heads of a group, headdim): x by the steps."""
@@ -171,12 +172,13 @@ class _Chunks(NamedTuple):
     since: Tensor
     """(batch, chunks, nheads, tokens, tokens): the decay from each token to each later one of its sequence."""
     since_begin: Tensor
-    """(batch, chunks, tokens, ngroups, heads of a group, 1): the decay of what is before the chunk."""
+    """(batch, chunks, tokens, ngroups, heads of a group, 1): the decay, up to each token, of the state before the
+    chunk."""
     before: Tensor
     """(batch, chunks, ngroups, heads of a group, headdim, d_state): the states before the chunks."""
 
     def states_behind(self, cu_seqlens: Tensor) -> Tensor:
-        """The states behind the last tokens of sequences, zeros behind empty ones. The host reads no borders."""
+        """The states after the last tokens of sequences, zeros behind empty ones. The host reads no borders."""
         begins, ends = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
         tokens, heads = self.inputs.shape[2], self.inputs.shape[3:5]
         chunk, token = (ends - 1).clamp(min=0) // tokens, (ends - 1).clamp(min=0) % tokens
@@ -218,20 +220,20 @@ def mamba_split_conv1d_scan_combined(
         conv1d_weight: (dim + 2 * ngroups * d_state, width).
         conv1d_bias: (dim + 2 * ngroups * d_state,).
         dt_bias, A: (nheads,).
-        D: (nheads, headdim), or (nheads,) beside headdim.
+        D: (nheads, headdim), or (nheads,) with headdim.
         chunk_size, initial_states, seq_idx, dt_limit, return_final_states, state_dtype: as
             `mamba_chunk_scan_combined` takes them.
         activation: None, "silu" or "swish", of the convolution.
-        rmsnorm_weight: (dim,): a root mean square norm of each group's channels beside the gate, which is in the scan
-            elsewhere.
+        rmsnorm_weight: (dim,): weights of a root mean square norm of each group's channels, which is computed together
+            with the gate. Without it the scan applies the gate.
         rmsnorm_eps: added to the mean squares.
-        outproj_weight, outproj_bias: (out_dim, others + dim) and (out_dim,): the projection behind it.
+        outproj_weight, outproj_bias: (out_dim, others + dim) and (out_dim,): the output projection.
         headdim: channels of a head, where D does not say it.
         ngroups: groups of heads that share B and C.
         norm_before_gate: norm(y) * silu(z) instead of norm(y * silu(z)).
 
     Returns:
-        (batch, seqlen, out_dim or others + dim); with return_final_states also the states behind the last tokens.
+        (batch, seqlen, out_dim or others + dim); with return_final_states also the states after the last tokens.
     """
     nheads, size = (D.shape[0], headdim) if D.dim() == 1 else D.shape
     if size is None:

@@ -1,7 +1,7 @@
-"""Train a small Mamba language model on the sources of Python's standard library, then let it write.
+"""Train a small Mamba language model on the sources of Python's standard library, then let it generate text.
 
 `python -m cuconv.torch.train` takes the GPU where there is one; with few steps and channels it runs on the CPU, too.
-The loss goes to a picture, loss.svg. Text is written by the decode functions, one byte after the other.
+The loss goes to a picture, loss.svg. The decode functions generate text one byte after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Model(nn.Module):
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
         with torch.no_grad():
             for each in self.blocks:
-                # Residuals add up, so the more layers there are, the less each may add.
+                # Residuals add up: the more layers there are, the less each may add.
                 each.out_proj.weight /= math.sqrt(layers)  # type: ignore[union-attr, operator]
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def library_text(most: int) -> bytes:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training run leaves."""
+    """The results of a training run."""
 
     model: Model
     losses: list[float]
@@ -93,7 +93,7 @@ class Training:
     """A model, the text that it learns from, and the optimizer."""
 
     def __init__(self, options: argparse.Namespace, block: Callable[..., nn.Module] = Mamba) -> None:
-        """Make all of it as the command line says, of blocks with the arguments of `Mamba`."""
+        """Make model, text and optimizer from the command line's options; `block` takes the arguments of `Mamba`."""
         torch.manual_seed(options.seed)
         self.options = options
         device = torch.device(options.device)
@@ -117,7 +117,7 @@ class Training:
         return F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()) / math.log(2)
 
     def step(self) -> Tensor:
-        """Learn from one batch; returns its loss, which is not awaited."""
+        """Learn from one batch; returns its loss without waiting for the GPU."""
         steps = self.options.steps
         warm = min(1.0, (self._done + 1) / (0.05 * steps + 1))
         cooled = 0.5 * (1 + math.cos(math.pi * self._done / steps))
@@ -207,7 +207,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> Trained:
-    """Train, draw the loss, and write."""
+    """Train, draw the loss, and generate text."""
     options = parser().parse_args(arguments)
     done = train(options)
     options.picture.write_text(loss_picture(done.losses), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""cuconv's functions in the models of Hugging Face transformers, whether these are imported already or later.
+"""cuconv's functions in the models of Hugging Face transformers, whether these are imported before or later.
 
-A modeling file of transformers has its functions as globals, in PyTorch, and looks for packages once, when it is
-imported. So the globals themselves are replaced.
+A modeling file of transformers keeps its functions as globals, and looks for packages only once, when it is imported.
+So the globals themselves are replaced.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHUNKED: Mapping[str, Callable[..., Any]] = {
     "mamba2_chunk_scan": ssd.mamba_chunk_scan_combined,
     "mamba2_split_conv1d_scan_combined": _by_steps,
 }
-"""The replacements where mamba_ssm's own kernels of Mamba-2 are not there."""
+"""The replacements where mamba_ssm is not installed with its kernels of Mamba-2."""
 
 try:
     from torch.distributed.tensor import DTensor
@@ -56,7 +56,7 @@ except ImportError:
     DISTRIBUTED: tuple[type[Any], ...] = ()
 else:
     DISTRIBUTED = (DTensor,)
-"""The class of tensors of which each process has a part, where torch has one: operators need rules for them."""
+"""The class of tensors that are distributed over processes, where torch has it: operators would need rules for them."""
 
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_dynamo_compiling)
 """Whether a graph is exported. torch says so from 2.7 on; before that every graph counts as exported."""
@@ -68,21 +68,22 @@ MODELING = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 
 
 def patch_transformers() -> dict[str, tuple[str, ...]]:
-    """Have the models of transformers call cuconv: those imported already, and those imported from now on.
+    """Make the models of transformers call cuconv, those imported already and those imported from now on.
 
-    What cuconv cannot compute stays with transformers' own code: another activation than silu, float64, and packed
-    sequences, which that code refuses, unless a convolution gets seq_idx. So does what torch.export and torch.jit.trace
-    trace, as with the packages that cuconv stands in for, what torch.func transforms, and distributed tensors.
+    Transformers' own code still computes what cuconv cannot: another activation than silu, float64, and packed
+    sequences, which that code refuses, unless a convolution gets seq_idx. It also computes calls that torch.export and
+    torch.jit.trace trace, as with the packages that cuconv stands in for, calls that torch.func transforms, and
+    distributed tensors.
 
     Models of Mamba-2 get `cuconv.torch.mamba_chunk_scan_combined`, unless mamba_ssm is installed with its kernels.
 
-    As with mamba_ssm, a training step of the models of Mamba computes the block as one function, which is not told of
-    attention_mask: tokens of padding in front of a text change its result where the convolution has a bias. A block is
-    computed step by step where its projections are more than their weights: where they have hooks, or are of another
-    class than nn.Linear, as with low-rank adapters and quantised weights.
+    As with mamba_ssm, a training step of the models of Mamba computes the block as one function, which does not get
+    attention_mask: padding in front of a text changes its result where the convolution has a bias. A block is computed
+    step by step where its projections have hooks or are of another class than nn.Linear, as with low-rank adapters and
+    quantised weights.
 
     Returns:
-        For every modeling module that is imported already the functions that have been replaced in it.
+        For every modeling module that is already imported, the functions that have been replaced in it.
     """
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
@@ -108,7 +109,7 @@ def unpatch_transformers() -> None:
 
 
 def _has_kernels_of_mamba2() -> bool:
-    """Whether mamba_ssm is installed with them."""
+    """Whether mamba_ssm is installed with its kernels of Mamba-2."""
     try:
         spec = importlib.util.find_spec("mamba_ssm.ops.triton.ssd_combined")
     except ImportError:
@@ -140,7 +141,7 @@ def _blocks(module: ModuleType) -> list[Any]:
 
 
 class _Way(threading.local):
-    """How the block of a thread is computed now."""
+    """How a thread's current block is computed."""
 
     is_by_steps = False
 
@@ -149,7 +150,7 @@ _way = _Way()
 
 
 def _by_module(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A block's `forward` that calls its projections where these are more than their weights."""
+    """A block's `forward` that calls its projections as modules where these are more than their weights."""
 
     @functools.wraps(forward)
     def call(self: Any, *arguments: Any, **named: Any) -> Tensor:
@@ -178,8 +179,8 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
         if borders and not ("seq_idx" in borders and "seq_idx" in known):
             return original(*arguments, **named)
         if is_inner and named.get("dt_rms_weight") is not None:
-            # mamba_ssm normalises delta, as many numbers as there are weights, and the models what delta is made from,
-            # with weights of one.
+            # mamba_ssm normalises delta, with a weight per channel; the models normalise what delta is made from, with
+            # weights of one.
             dim, rank = (named["delta_proj_weight"] if "delta_proj_weight" in named else arguments[4]).shape
             if dim == rank:
                 return None
@@ -191,14 +192,14 @@ def _replacement(original: Callable[..., Any], function: Callable[..., Any]) -> 
 
 
 def _is_for_torch() -> bool:
-    """Whether torch makes a program of its own operations of this call, or differentiates it as torch.func does."""
+    """Whether torch exports or traces this call to its own operations, or transforms it by torch.func."""
     if torch.compiler.is_dynamo_compiling():
         return _is_exporting()
     return _is_exporting() or is_recorded() or is_transformed()
 
 
 def _fits(value: Any) -> bool:
-    """Whether cuconv takes such an argument."""
+    """Whether cuconv takes this argument."""
     if isinstance(value, Tensor):
         is_whole = not isinstance(value, DISTRIBUTED)
         return is_whole and value.device.type in ("cpu", "cuda") and value.dtype != torch.float64

@@ -1,1 +1,1 @@
-"""Other libraries that compute what cuconv does, to be timed beside it: a module a library."""
+"""Other libraries that compute what cuconv does, to be timed beside it: one module per library."""

@@ -13,7 +13,7 @@ WIDTHS = (2, 3, 4)
 
 
 def forward(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """Both layouts; channels that are contiguous come in eights."""
+    """Both layouts; contiguous channels must be a multiple of eight."""
     sizes = workload.sizes
     if sizes["width"] not in WIDTHS or (sizes["contiguous"] == CHANNELS and sizes["dim"] % 8):
         return None
@@ -21,7 +21,8 @@ def forward(function: Function, workload: Workload, tensors: Tensors, outs: Sequ
 
 
 def backward(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """Both layouts, with a bias and without states: what its autograd function calls, with an array for dx."""
+    """Both layouts, with a bias and without states: the function that its autograd function calls, with an array for
+    dx."""
     sizes = workload.sizes
     if sizes["width"] not in WIDTHS or not sizes["bias"] or sizes["states"]:
         return None

@@ -1,4 +1,4 @@
-"""torch as it comes: conv1d and SiLU, and decode steps written down operation by operation."""
+"""torch's own operations: conv1d and SiLU, and decode steps operation by operation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LIBRARY = "torch"
 
 
 def with_torch(function: Function) -> Callable[[], Function]:
-    """What loads a function below that takes torch first."""
+    """A loader of one of the functions below, with torch as their first argument."""
 
     def load() -> Function:
         import torch
 
         check()
-        # What is asked for in float32 is wanted in float32.
+        # Convolutions in float32 must not use TF32.
         torch.backends.cudnn.allow_tf32 = False
         return partial(function, torch)
 
@@ -65,7 +65,7 @@ def state_step(
 
 
 def as_ours(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """Those above take what ours do, of a state space one token at a time and states without scales."""
+    """The functions above take cuconv's arguments; of state updates only one token and states without scales."""
     if "intermediate_states_buffer" in tensors or "state_scale" in tensors:
         return None
     return same(function, workload, tensors)

@@ -24,11 +24,11 @@ def forward(function: Function, workload: Workload, tensors: Tensors, outs: Sequ
 
 
 def varlen(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """Contiguous channels. It has no pool: it takes a state of width columns a sequence and returns as many."""
+    """Contiguous channels. The library has no pool: it takes and returns a state of width columns per sequence."""
     if workload.sizes["contiguous"] != CHANNELS:
         return None
     x, pool, slots = tensors["x"].swapaxes(0, 1)[None], tensors["conv_states"], tensors["cache_indices"]
-    # The first column is before all that the filter reaches.
+    # The filter does not reach the first column.
     states = pool[slots][:, :, [0, *range(pool.shape[2])]].contiguous()
     given = {
         "weight": tensors["weight"], "bias": tensors.get("bias"), **workload.options, "initial_state": states,
@@ -58,7 +58,7 @@ def backward(function: Function, workload: Workload, tensors: Tensors, outs: Seq
 
 
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """States of width columns, one a sequence and in order."""
+    """States of width columns, one per sequence in order."""
     if workload.sizes["contiguous"] != TOKENS or workload.sizes["tokens"] > 1:
         return None
     filters = {"weight": tensors["weight"], "bias": tensors.get("bias"), **workload.options}

@@ -10,9 +10,9 @@ from cuconv.runtime.workload import Workload
 
 
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """A, dt and D are one a head, d_state a multiple of 32, codes int16.
+    """It takes one A, dt and D per head, a d_state that is a multiple of 32, and int16 as codes.
 
-    Of several tokens it stores the states after each, but not, as ours is asked to, the last one in its slot.
+    With several tokens it stores the states after each, but not, as cuconv has to, the last one in its slot.
     """
     sizes = workload.sizes
     has_other_codes = "state_scale" in tensors and sizes["state_dtype"] != "int16"

@@ -1,4 +1,4 @@
-"""Which other libraries are here."""
+"""The other libraries that are installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Loaded(NamedTuple):
 
 
 def libraries(names: str) -> tuple[str, ...]:
-    """Those that "none", "all" or "fla,torch" stands for."""
+    """The libraries that a text such as "none", "all" or "fla,torch" names."""
     if names in ("none", "all"):
         return LIBRARIES if names == "all" else ()
     chosen = tuple(names.split(","))
@@ -34,7 +34,7 @@ def libraries(names: str) -> tuple[str, ...]:
 
 
 def find(names: Collection[str], functions: Collection[str]) -> tuple[list[Loaded], dict[str, str]]:
-    """The peers of these functions from these libraries, and why a library has none of them here."""
+    """The peers of these functions from these libraries, and for each library without any the reason."""
     loaded: list[Loaded] = []
     missing: dict[str, str] = {}
     for peer in PEERS:
@@ -47,6 +47,6 @@ def find(names: Collection[str], functions: Collection[str]) -> tuple[list[Loade
 
 
 def versions(peers: Iterable[Loaded]) -> dict[str, str]:
-    """What the libraries of these peers say of themselves, by their names; nothing of one that does not say."""
+    """The versions that the libraries of these peers report, by library."""
     names = dict.fromkeys(loaded.peer.library for loaded in peers)
     return {name: str(getattr(sys.modules.get(name), "__version__", "")) for name in names}

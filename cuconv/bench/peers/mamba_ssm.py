@@ -13,13 +13,13 @@ LIBRARY = "mamba_ssm"
 
 
 def scan(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready:
-    """It copies what has no contiguous sequences, which is part of its call."""
+    """Arrays without contiguous sequences are copied by the library, as part of its call."""
     note = "copies to contiguous sequences" if workload.sizes["contiguous"] == CHANNELS else ""
     return same(function, workload, tensors, note)
 
 
 def scan_bwd(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """Its backward pass takes its forward pass's states, which are others than ours and take no time here."""
+    """Its backward pass takes the states of its own forward pass, the time of which does not count here."""
     sizes = workload.sizes
     if sizes["states"] or sizes["contiguous"] == CHANNELS:
         return None

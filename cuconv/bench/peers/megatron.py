@@ -12,7 +12,7 @@ MODULES = ("megatron.core.ssm.ops.common.causal_conv1d_triton", "megatron.core.s
 
 
 def update(function: Function, workload: Workload, tensors: Tensors, outs: Sequence[Any]) -> Ready | None:
-    """One token of every sequence; SiLU is asked for by its name."""
+    """One token of every sequence; SiLU is chosen by its name."""
     if workload.sizes["tokens"] > 1:
         return None
     arguments = {

@@ -1,4 +1,5 @@
-"""What is known of another library: what it computes of ours, how it is called, and where results are then."""
+"""Functions of other libraries: which of cuconv's they correspond to, how they are called, and where their results
+are."""
 
 from __future__ import annotations
 
@@ -18,28 +19,28 @@ class Ready:
     """A call of a library on one set of tensors."""
 
     call: Callable[[], Any]
-    """What is timed."""
+    """The call that is timed."""
     read: Callable[[Any], Tensors]
     """The results and updated arguments by their names (Workload.results), from what the call returned."""
     note: str = ""
-    """What whoever reads the time should know."""
+    """A note for readers of the time."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library's function that computes what one of ours does."""
+    """A library's function that computes what one of cuconv's does."""
 
     library: str
     function: str
-    """Ours."""
+    """The name of cuconv's function."""
     load: Callable[[], Function]
-    """Theirs; ImportError where it is not to be had."""
+    """Loads the library's function; ImportError where it is not installed."""
     prepare: Callable[[Function, Workload, Tensors, Sequence[Any]], Ready | None]
-    """Its call on tensors by argument and on outs, None for workloads that it has no means for."""
+    """Makes its call on tensors by argument and on outs; None for workloads that it cannot compute."""
 
 
 def imported(attribute: str, *modules: str) -> Callable[[], Function]:
-    """What loads a function from the first of these modules that has it: libraries move things."""
+    """A loader of a function from the first of these modules that has it, because libraries move functions."""
 
     def load() -> Function:
         reasons = []
@@ -48,7 +49,7 @@ def imported(attribute: str, *modules: str) -> Callable[[], Function]:
                 function: Function = getattr(importlib.import_module(module), attribute)
                 return function
             except Exception as error:
-                # A library that is there and broken fails in ways of its own.
+                # A broken library may raise any exception.
                 reasons.append(str(error).partition("\n")[0] or type(error).__name__)
         raise ImportError(reasons[0])
 
@@ -62,11 +63,11 @@ def ready(
     out: Callable[[Any], Any] = lambda result: result,
     note: str = "",
 ) -> Ready:
-    """A call whose one result is `out` of what it returns and that updates tensors in place, where ours does."""
+    """A call with one result, which is `out` of what it returns, that updates the same tensors in place as cuconv."""
     updated = {name: tensors[name] for name in workload.updated}
     return Ready(call, lambda result: {"out": out(result), **updated}, note)
 
 
 def same(function: Function, workload: Workload, tensors: Tensors, note: str = "", **more: Any) -> Ready:
-    """A call with the arguments of ours, by their names, and further ones."""
+    """A call with cuconv's arguments, by their names, and further ones."""
     return ready(workload, tensors, lambda: function(**tensors, **workload.options, **more), note=note)

@@ -31,7 +31,7 @@ def check() -> None:
 
 
 class _Bytes:
-    """A CuPy array's memory as any library takes it; whoever has this keeps the array."""
+    """A CuPy array's memory in a form that any library takes; it keeps the array alive."""
 
     def __init__(self, array: Any, count: int) -> None:
         self._array = array
@@ -41,14 +41,15 @@ class _Bytes:
 
 
 def _elements(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """From the first to the last, whose strides count elements and are not negative."""
+    """The number of elements from the first to the last in memory; strides count elements and are not negative."""
     return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
 def to_torch(array: Any) -> Any:
     """A tensor over the memory of a CuPy array.
 
-    By way of bytes: neither DLPack nor the array interface knows every dtype and strides of 0 in all versions.
+    It is made from bytes, because neither DLPack nor the array interface supports every dtype and strides of 0 in all
+    versions.
     """
     import torch
 
@@ -71,7 +72,7 @@ def to_cupy(tensor: Any) -> Any:
 
 
 def release() -> None:
-    """Give back the memory that torch keeps for later; nothing where no program has used torch."""
+    """Free the memory that torch keeps for later, if torch has been used."""
     if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
@@ -84,7 +85,7 @@ def times(calls: Sequence[Call], replays: int) -> tuple[list[float], str]:
     stream = torch.cuda.Stream()
     with torch.no_grad(), torch.cuda.stream(stream):
         for call in calls:
-            # Compiling, tuning and looking at contents cannot be captured.
+            # Compiling, tuning and reading contents cannot be captured.
             call()
         torch.cuda.synchronize()
         try:
@@ -118,19 +119,20 @@ def _for_cupy(stream: Any) -> Any:
 
 
 def _in_turn(calls: Sequence[Call], count: int) -> None:
-    # What calls return is kept as long as their arrays rest: results have memory of their own that is as cold.
+    # Results are kept as long as the calls' arrays are not used again, so that each call has separate, cold memory for
+    # them.
     kept: list[Any] = [None] * len(calls)
     for index in range(count):
         kept[index % len(calls)] = calls[index % len(calls)]()
 
 
 def _capture(calls: Sequence[Call], count: int, stream: Any) -> Call:
-    """What replays `count` calls; RuntimeError when nothing was captured."""
+    """A function that replays `count` calls; RuntimeError when nothing was captured."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
     with warnings.catch_warnings():
-        # Torch only warns of work that went to another stream, and its replay would take no time.
+        # If work went to another stream, torch only warns, and a replay would take no time.
         warnings.filterwarnings("error", message=".*graph is empty.*")
         with torch.cuda.graph(graph, stream=stream):
             _in_turn(calls, count)

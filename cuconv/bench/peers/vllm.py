@@ -18,7 +18,7 @@ OVERWRITES = "writes over {}"
 
 
 def every_slot(function: Function) -> dict[str, int]:
-    """What makes slot 0 one as the others: newer versions keep it for rows that are none."""
+    """The argument that makes slot 0 an ordinary one; newer versions reserve it for padding."""
     known = inspect.signature(function).parameters
     return {name: -1 for name in ("pad_slot_id", "null_block_id") if name in known}
 
@@ -33,7 +33,8 @@ def prefill(function: Function, workload: Workload, tensors: Tensors, outs: Sequ
 
 
 def programs(query_start_loc: Any) -> Any:
-    """What it otherwise finds out on the host in every call; None where its own helper for that is another one."""
+    """The metadata that it would otherwise compute on the host in every call; None where its helper has another
+    signature."""
     try:
         compute = importlib.import_module(METADATA).compute_causal_conv1d_metadata
         host = query_start_loc.cpu()

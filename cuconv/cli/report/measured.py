@@ -1,4 +1,4 @@
-"""What was measured, found by a workload's sizes."""
+"""Measurements, found by a workload's sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sizes = Mapping[str, Any]
 
 
 def whole(function: str, sizes: Sizes) -> dict[str, Any]:
-    """Sizes, with those that are left to the workload's maker."""
+    """Sizes, completed by the defaults of the workload's maker."""
     return _defaults(function) | dict(sizes)
 
 
@@ -79,7 +79,7 @@ class Measured:
                 yield row, self.peers(function, sizes)
 
     def host(self, function: str, arrays: str, out: bool, bound: bool = False) -> Host | None:
-        """The host time for the first sizes of the report that have one: it hardly depends on them."""
+        """The host time for the first sizes of the report that have one, because it hardly depends on sizes."""
         found = self._hosts.get((function, arrays, out, bound), {})
         keys = [key for key in (_key(function, sizes) for sizes in report(function)) if key in found]
         return found[keys[0]] if keys else None

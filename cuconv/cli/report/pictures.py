@@ -1,4 +1,4 @@
-"""What was measured as pictures: PNG files for the README."""
+"""Measurements as pictures: PNG files for the README."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ STEPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("selective_state_update", "bfloat16 states of 128 heads of 64 × 128", {"nheads": 128, "state_dtype": ""}),
     ("selective_state_update", "float32 states of 128 heads of 64 × 128", {"nheads": 128, "state_dtype": "float32"}),
 )
-"""Decode steps: function, what is said of its sizes, and the sizes."""
+"""Decode steps: the function, a description of its sizes, and the sizes."""
 
 EQUAL, UNEQUAL = ("1x8192", "16x512"), ("4096+16x256", "7800+392x1", "512in8192")
 """Lengths of packed sequences."""
 
 MOST_PEERS = 2
-"""Libraries that are shown beside a bar."""
+"""Most other libraries that are shown beside a bar."""
 
 
 def draw(folder: Path, measured: Measured) -> list[Path]:
-    """Write every picture into a folder that is there; their paths."""
+    """Write every picture into an existing folder; returns their paths."""
     from matplotlib import style
 
     drawn = []
-    # Nothing that the user has configured, and no version in the file: the same bytes every time.
+    # The user's configuration and versions are left out, so that files have the same bytes every time.
     with style.context(["default", STYLE], after_reset=True):
         for name, make in PICTURES.items():
             drawn.append(folder / f"{name}.png")

@@ -1,4 +1,4 @@
-"""What was measured as Markdown tables, and a text in which they stand between markers."""
+"""Measurements as Markdown tables, and texts that have these tables between markers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def timed(measured: Measured, function: str, sizes: Sizes | None, fraction: str 
     time, share = microseconds(row), None if row is None else getattr(row, fraction)
     best = f"{figure(_time(peers[0]))} {peers[0].library}" if peers else ""
     if time is None:
-        # Beside what did not fit, and so was not run, there was no copy.
+        # A call that did not fit was not run, and neither was a copy.
         return [MISSING if row is None or row.copy_us is None else WRONG, "", best]
     return [figure(time), "" if share is None else f"{share:.2f}", best]
 
@@ -84,7 +84,7 @@ HEADLINE: tuple[tuple[str, str, Sizes], ...] = (
     ("state update, 64 × 128 heads of 64 × 128", "selective_state_update", {"batch": 64}),
     ("selective scan, 8 × 8192 × 2048, 16 states", "selective_scan_fn", {"batch": 8, "dim": 8192, "seqlen": 2048}),
 )
-"""Calls that stand for all others, in words, and rows of the report."""
+"""Calls that represent all others: a description, the function, and the sizes of a row of the report."""
 
 
 def headline(measured: Measured) -> str:
@@ -127,7 +127,7 @@ PREFILLS = {"over": ", in place (out is x)", "gated": ", two gates and a residua
 
 
 def besides(sizes: Sizes) -> str:
-    """What a prefill does besides, in words, and its taps where these are not four."""
+    """What a prefill does besides, in words, and its number of taps unless it is four."""
     text = f", {sizes['width']} taps" if sizes.get("width", 4) != 4 else ""
     text += f", a snapshot every {sizes['snapshots']} tokens" if sizes.get("snapshots") else ""
     text += f", a prefix cache by blocks of {sizes['blocks']} tokens" if sizes.get("blocks") else ""
@@ -238,7 +238,7 @@ HAVE_TABLES = {
 
 
 def others(measured: Measured) -> str:
-    """All other functions, also those that no row of the report is of."""
+    """All other functions, also those without a row in the report."""
     rows = []
     for function in (function for function in REPORT if function not in HAVE_TABLES):
         for sizes in report(function):
@@ -266,7 +266,7 @@ def _channels(sizes: Sizes) -> str:
 
 
 HOST_KINDS = {(False, False): "new", (True, False): "`out`", (True, True): "bound"}
-"""The columns of host times: whether `out` is given and whether the call is bound, and how a table says it."""
+"""The columns of host times: whether `out` is given and whether the call is bound, and the heading in a table."""
 
 
 def host(measured: Measured) -> str:
@@ -303,7 +303,7 @@ def _step(theirs: Step | None, ours: Step | None) -> str:
 
 
 def drifts(measured: Measured) -> str:
-    """Errors after many steps, by what tokens bring and how fast states decay."""
+    """Errors after many steps, by inputs and decay of states."""
     rows = []
     for dtype, is_random in FORMATS:
         found = [measured.drifts.get((str(dtype), is_random, inputs, decay)) for inputs in INPUTS for decay in DECAYS]
@@ -339,7 +339,8 @@ def missing(text: str) -> list[str]:
 
 
 def _sections(text: str) -> Iterator[tuple[str, int, int]]:
-    """For each marker its name and the begin and end of the text it encloses. ValueError for markers without sense."""
+    """For each marker its name, and the beginning and end of the text that it encloses. ValueError for invalid
+    markers."""
     opened: tuple[str, int] | None = None
     for marker in _MARKER.finditer(text):
         name, line = marker["name"], text.count("\n", 0, marker.start()) + 1
@@ -355,7 +356,7 @@ def _sections(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def by_layout(function: str) -> list[tuple[Sizes, dict[str, Sizes]]]:
-    """The report's sizes, those that differ in what is contiguous together."""
+    """The report's sizes; sizes that differ only in the contiguous axis are grouped."""
     rows: dict[Any, tuple[Sizes, dict[str, Sizes]]] = {}
     for sizes in report(function):
         shared = frozenset((name, size) for name, size in sizes.items() if name != "contiguous")
