@@ -114,7 +114,7 @@ MUTANTS = (
         "causal_conv1d/causal_conv1d_fwd.cu",
         "x[i == 0 ? 0 : i - 1]",
         "x[0]",
-        (FWD,),
+        ("causal_conv1d_fn-2-9-1029-initial-final-processors_1",),
     ),
     Mutant(
         "Vectors of sequence numbers are read before the row's first token.",

@@ -52,7 +52,7 @@ MUTANTS = (
         "causal_conv1d/causal_conv1d_varlen_rows_fwd.cu",
         "const int from = first + i * kGroupTokens;",
         "const int from = first;",
-        (_VARLEN_ROWS,),
+        ("causal_conv1d_varlen_fn-13-1029-layout_tokens-processors_1",),
     ),
     Mutant(
         "Short rows' results are stored before all prefixes are in.",
