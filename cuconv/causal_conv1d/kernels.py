@@ -64,7 +64,7 @@ def channel_tile_tokens(itemsize: int, width: int, dim_vecs: int) -> int:
 
 
 SMALL_TILES = 64, 256
-"""Threads per multiprocessor, were each to have a whole tile, below which tiles have a quarter and half of its tokens:
+"""Threads per multiprocessor, were each to have a whole tile, up to which tiles have a quarter and half of its tokens:
 a thread takes its tokens one after another, so a small call is over sooner with more threads. By tokens per thread, us
 on an H200, inputs in the L2 cache:
 
@@ -96,10 +96,10 @@ def small_tile_tokens(
     """
     most = channel_tile_tokens(itemsize, width, WARP_SIZE)
     threads = rows / most * dim_vecs / processors
-    if threads < small[0]:
+    if threads <= small[0]:
         tokens = most // 4 if most // 4 >= width - 2 else most // 2
     else:
-        tokens = most // 2 if threads < small[1] and most // 2 >= width - 2 else most
+        tokens = most // 2 if threads <= small[1] and most // 2 >= width - 2 else most
     return min(tokens, channel_tile_tokens(itemsize, width, dim_vecs))
 
 
