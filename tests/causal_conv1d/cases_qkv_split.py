@@ -116,7 +116,9 @@ UNIT = (
     Case((1, 1, 1, 64, 128, 5), "12+3", 7, out="transposed+offset_by_1+dense", pool="backward", **HALF, **NORM),
     Case((2, 2, 1, 8, 8, 8), "33+0+2+off1", pool="columns_longer", **NORM, **ROWS),
     Case((1, 1, 1, 8, 8, 8), "2x0", **NORM),
-    # The same in whole tiles of the usual length, and long ones.
+    Case((1, 2, 1, 64, 32, 8), "9+0+23", 5, **NORM),
+    # The same in whole tiles of the usual lengths, and long ones.
+    Case((2, 1, 2, 64, 64, 32), "40+off2+30", 7, processors=1, **NORM),
     Case((2, 1, 2, 64, 64, 32), "off3+30+0+3+31", processors=1, **NORM, **ODD),
     Case((1, 1, 1, 256, 256, 8), "33+9", 4, "float32", state_dtype="bfloat16", initial="all", processors=1, **NORM),
     Case((2, 1, 2, 64, 64, 32), "off5+420+0+3+90", processors=1, **NORM),

@@ -102,6 +102,8 @@ UNIT = (
     Case(3, "45+1", 15, "float32", layout="tokens_spaced", out="tokens_backward", **ODD),
     # So few multiprocessors that warps are many, and lanes have several vectors.
     Case(13, "1029", processors=1, **ROWS),
+    Case(14, "400", processors=1, initial="all", **ROWS),
+    Case(13, "off3+990", 5, processors=1, **ROWS),
     Case(13, "off3+1030+9", 3, "float32", initial="all", gates="residual", processors=1, **ROWS),
     Case(13, "513+600+1", 6, "float16", layout="tokens_aligned", pool="columns", processors=1),
     # The same and short: sequences that end with a tile or a warp's part of it, that go on into the next by less than a
