@@ -465,6 +465,20 @@ def test_a_scan_takes_any_mixture_of_dtypes(wide: str) -> None:
     assert u.grad is not None and u.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize(("given", "meant"), [(None, False), (2, True)])
+def test_flags_are_whatever_is_true_or_false(given: Any, meant: bool) -> None:
+    """MambaVision and others say None."""
+    u, A, B, state = torch.rand(2, 4, 6), -torch.rand(4, 3), torch.rand(2, 3, 6), torch.rand(2, 4, 3)
+    for scan in (
+        lambda flag: mamba.selective_scan_fn(u, u, A, B, B, delta_softplus=flag, return_last_state=flag),
+        lambda flag: mamba.selective_state_update(
+            state.clone(), u[..., 0], u[..., 0], A, B[..., 0], B[..., 0], dt_softplus=flag
+        ),
+        lambda flag: conv.causal_conv1d_fn(u, A, return_final_states=flag),
+    ):
+        torch.testing.assert_close(scan(given), scan(meant), rtol=0, atol=0)
+
+
 @pytest.mark.usefixtures("installed")
 def test_complex_states_are_refused() -> None:
     from mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
