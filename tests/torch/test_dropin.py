@@ -259,12 +259,14 @@ def test_a_compiled_module_stands_in_beside_its_installed_package(
 @pytest.mark.parametrize("is_given", [False, True])
 def test_convolutions_within_functions_of_others(is_given: bool) -> None:
     """mamba_ssm gives a part of a larger tensor for the gradient of x."""
+    from causal_conv1d import causal_conv1d_interface
     from causal_conv1d.cpp_functions import (
         causal_conv1d_bwd_function,
         causal_conv1d_fwd_function,
         causal_conv1d_update_function,
     )
 
+    assert causal_conv1d_interface.causal_conv1d_bwd_function is causal_conv1d_bwd_function
     torch.manual_seed(0)
     x, weight, bias, states = inputs.conv_inputs(dtype=torch.float32)
     final = torch.empty(2, 6, 3) if is_given else None
