@@ -274,6 +274,8 @@ class Mamba(nn.Module):
         self.conv1d = nn.Conv1d(
             self.d_inner, self.d_inner, d_conv, groups=self.d_inner, padding=d_conv - 1, bias=conv_bias, **made
         )
+        # Programs that compute a part of the block for themselves look for this beside the weights.
+        self.act = nn.SiLU()
         self.x_proj = nn.Linear(self.d_inner, self.dt_rank + 2 * d_state, bias=False, **made)
         self.dt_proj = nn.Linear(self.dt_rank, self.d_inner, bias=True, **made)
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **made)
