@@ -527,3 +527,36 @@ def test_exec_runs_a_program(tmp_path: Path) -> None:
     absent = run("-m", "nothing.there")
     assert absent.returncode == missing.returncode and absent.stderr == "cuconv: there is no module nothing\n"
     assert run().returncode == 2
+
+
+PARENT = """
+import importlib.metadata, multiprocessing
+import causal_conv1d
+
+def work():
+    import mamba_ssm
+    import marked
+    print(mamba_ssm.ops.triton.__name__, causal_conv1d.__spec__.origin, importlib.metadata.version("mamba-ssm"))
+    try:
+        import mamba_ssm.modules.mamba3
+    except ModuleNotFoundError:
+        print("none")
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
+
+
+def test_exec_reaches_the_processes_of_a_program(tmp_path: Path) -> None:
+    """What other files named sitecustomize do for them is still done."""
+    if any(importlib.util.find_spec(name) for name in dropin.VERSIONS):
+        pytest.skip("a package that cuconv stands in for is installed")
+    (tmp_path / "program.py").write_text(PARENT)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['marked'] = sys\n")
+    environment = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "cuconv", "exec", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "mamba_ssm.ops.triton cuconv 2.3.2+cuconv\nnone\n", done.stderr
