@@ -1,4 +1,7 @@
-"""`cuconv exec`: a program that imports causal_conv1d or mamba_ssm, unchanged, with cuconv in their place."""
+"""`cuconv exec`: a program that imports causal_conv1d or mamba_ssm, unchanged, with cuconv in their place.
+
+Processes that the program starts find cuconv there, too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cuconv.cli.children.sitecustomize import pass_on
 from cuconv.cli.console import OK, WRONG, CannotRun, Console
 
 INTERRUPTED = 130
@@ -39,7 +43,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         raise CannotRun(f"{options.program} is not a file")
     from cuconv.torch import install
 
-    install(replace=options.replace)
+    pass_on(install(replace=options.replace))
     if options.module is not None:
         sys.path.insert(0, "")
         package = options.module.partition(".")[0]

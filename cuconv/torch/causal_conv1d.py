@@ -24,7 +24,7 @@ def causal_conv1d_fn(
     """`cuconv.causal_conv1d_fn`; final_states_out may be given while autograd follows, too.
 
     The activation may also be passed as the argument seq_idx, its position in causal-conv1d 1.0, or as initial_states,
-    its position in 1.1.
+    its position in 1.1. return_final_states may be None, which counts as false.
     """
     if isinstance(seq_idx, str):
         seq_idx, activation = None, seq_idx
@@ -33,7 +33,7 @@ def causal_conv1d_fn(
     _check_activation(activation)
     inputs = (x, weight, bias, seq_idx, initial_states)
     if final_states_out is None or not return_final_states:
-        return dense.causal_conv1d_fn(*inputs, return_final_states, activation=activation)
+        return dense.causal_conv1d_fn(*inputs, bool(return_final_states), activation=activation)
     if not torch.is_grad_enabled():
         return dense.causal_conv1d_fn(*inputs, True, final_states_out, activation)
     out, final_states = dense.causal_conv1d_fn(*inputs, True, activation=activation)

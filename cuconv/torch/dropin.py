@@ -28,19 +28,23 @@ def _named(*contents: Any) -> Mapping[str, Any]:
     return {each.__name__: each for each in contents}
 
 
+WITHIN = (
+    extensions.causal_conv1d_fwd_function,
+    extensions.causal_conv1d_bwd_function,
+    extensions.causal_conv1d_update_function,
+)
+"""What programs call in functions of their own; causal-conv1d has these names in two modules."""
+
 CONTENTS: Mapping[str, Mapping[str, Any]] = {
     "causal_conv1d": _named(conv.causal_conv1d_fn, conv.causal_conv1d_update),
     "causal_conv1d.causal_conv1d_interface": _named(
-        conv.causal_conv1d_fn, conv.causal_conv1d_update, plain.causal_conv1d_ref, plain.causal_conv1d_update_ref
+        *(conv.causal_conv1d_fn, conv.causal_conv1d_update, plain.causal_conv1d_ref, plain.causal_conv1d_update_ref),
+        *WITHIN,
     ),
     "causal_conv1d.causal_conv1d_varlen": _named(
         conv.causal_conv1d_varlen_states, plain.causal_conv1d_varlen_states_ref
     ),
-    "causal_conv1d.cpp_functions": _named(
-        extensions.causal_conv1d_fwd_function,
-        extensions.causal_conv1d_bwd_function,
-        extensions.causal_conv1d_update_function,
-    ),
+    "causal_conv1d.cpp_functions": _named(*WITHIN),
     "causal_conv1d_cuda": {
         "causal_conv1d_fwd": extensions.convolution_forward,
         "causal_conv1d_bwd": extensions.convolution_backward,

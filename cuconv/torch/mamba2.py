@@ -95,6 +95,8 @@ class Mamba2(nn.Module):
         self.conv1d = nn.Conv1d(channels, channels, d_conv, groups=channels, padding=d_conv - 1, bias=conv_bias, **made)
         if conv_init is not None:
             nn.init.uniform_(self.conv1d.weight, -conv_init, conv_init)
+        # Programs that compute a part of the block for themselves look for this beside the weights.
+        self.act = nn.SiLU()
         wide = torch.float64 if (dtype or torch.get_default_dtype()) == torch.float64 else torch.float32
         kind = dtype or torch.get_default_dtype()
         first, rates = (torch.empty(self.nheads, dtype=wide, device=device) for _ in range(2))

@@ -26,8 +26,11 @@ def selective_scan_fn(
     delta_softplus: bool = False,
     return_last_state: bool = False,
 ) -> Any:
-    """`cuconv.selective_scan_fn`, for any mixture of dtypes: B, C and z may be rounded, u and delta are not."""
-    kind = u.dtype
+    """`cuconv.selective_scan_fn`, for any mixture of dtypes: B, C and z may be rounded, u and delta are not.
+
+    Flags may be None, as some programs give them, which counts as false.
+    """
+    kind, flags = u.dtype, (bool(delta_softplus), bool(return_last_state))
     if delta.dtype != kind or B.dtype != kind or C.dtype != kind or (z is not None and z.dtype != kind):
         wide = torch.promote_types(kind, delta.dtype)
         u, delta, z = u.to(wide), delta.to(wide), None if z is None else z.to(wide)
@@ -36,7 +39,7 @@ def selective_scan_fn(
         D, delta_bias = (
             each if each is None or each.dtype == torch.float32 else each.to(wide) for each in (D, delta_bias)
         )
-    result = dense.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
+    result = dense.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, *flags)
     if u.dtype == kind:
         return result
     return (result[0].to(kind), result[1]) if return_last_state else result.to(kind)
@@ -55,7 +58,10 @@ def selective_state_update(
     dt_softplus: bool = False,
     state_batch_indices: Tensor | None = None,
 ) -> Tensor:
-    """`cuconv.selective_state_update`, for any mixture of dtypes; autograd does not follow it."""
+    """`cuconv.selective_state_update`, for any mixture of dtypes; autograd does not follow it.
+
+    dt_softplus may be None, which counts as false.
+    """
     kind, others = x.dtype, (dt, A, B, C, D, z, dt_bias)
     with torch.no_grad():
         if any(each is not None and each.dtype != kind for each in (B, C, z)) or any(
@@ -68,6 +74,6 @@ def selective_state_update(
                 each.to(wide) if each is not None and each.is_floating_point() else each for each in others
             )
         out: Tensor = update.selective_state_update(
-            state, x, *others, dt_softplus=dt_softplus, state_batch_indices=state_batch_indices
+            state, x, *others, dt_softplus=bool(dt_softplus), state_batch_indices=state_batch_indices
         )
     return out.to(kind)

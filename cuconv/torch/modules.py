@@ -275,6 +275,8 @@ class Mamba(nn.Module):
         self.conv1d = nn.Conv1d(
             self.d_inner, self.d_inner, d_conv, groups=self.d_inner, padding=d_conv - 1, bias=conv_bias, **made
         )
+        # Programs that compute a part of the block for themselves look for this beside the weights.
+        self.act = nn.SiLU()
         self.x_proj = nn.Linear(self.d_inner, self.dt_rank + 2 * d_state, bias=False, **made)
         self.dt_proj = nn.Linear(self.dt_rank, self.d_inner, bias=True, **made)
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **made)
@@ -310,10 +312,14 @@ class Mamba(nn.Module):
             return self.step(hidden_states, conv_state, ssm_state)[0]
         return self.prefill(hidden_states, conv_state, ssm_state)
 
-    def _scan_parameters(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A, D and the bias of delta, in float32 even where the block was converted to a dtype of fewer bits."""
+    def _scan_parameters(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A, D and the bias of delta, in float32 even where the block was converted to a dtype of fewer bits.
+
+        The bias is None where the projection of steps adds it itself, as a quantised one does.
+        """
         wide = torch.float64 if self.A_log.dtype == torch.float64 else torch.float32
-        return -torch.exp(self.A_log.to(wide)), self.D.to(wide), self.dt_proj.bias.to(wide)
+        bias = self.dt_proj.bias.to(wide) if is_only_weights(self.dt_proj) else None
+        return -torch.exp(self.A_log.to(wide)), self.D.to(wide), bias
 
     def _train(self, hidden_states: Tensor) -> Tensor:
         if not all(map(is_only_weights, (self.in_proj, self.x_proj, self.dt_proj, self.out_proj))):
@@ -347,8 +353,7 @@ class Mamba(nn.Module):
         u = causal_conv1d_fn(x, weight, self.conv1d.bias, activation="silu")
         if conv_state is not None:
             keep_last(x, conv_state)
-        A, D, bias = self._scan_parameters()
-        delta_bias: Tensor | None = bias
+        A, D, delta_bias = self._scan_parameters()
         if is_only_weights(self.x_proj) and is_only_weights(self.dt_proj):
             batch, _, seqlen = x.shape
             steps, *others = (self.x_proj.weight @ as_channels(u)).split(self._parts)
@@ -379,12 +384,8 @@ class Mamba(nn.Module):
         x, z = self.in_proj(hidden_states[:, 0]).chunk(2, dim=-1)
         u = causal_conv1d_update(x, conv_state, self.conv1d.weight.squeeze(1), self.conv1d.bias, self.activation)
         steps, B, C = self.x_proj(u).split(self._parts, dim=-1)
-        A, D, bias = self._scan_parameters()
-        delta_bias: Tensor | None = bias
-        if is_only_weights(self.dt_proj):
-            delta = F.linear(steps, self.dt_proj.weight)
-        else:
-            delta, delta_bias = self.dt_proj(steps), None
+        A, D, delta_bias = self._scan_parameters()
+        delta = self.dt_proj(steps) if delta_bias is None else F.linear(steps, self.dt_proj.weight)
         y = selective_state_update(ssm_state, u, delta, A, B, C, D, z, dt_bias=delta_bias, dt_softplus=True)
         return self.out_proj(y)[:, None], conv_state, ssm_state
 

@@ -259,12 +259,14 @@ def test_a_compiled_module_stands_in_beside_its_installed_package(
 @pytest.mark.parametrize("is_given", [False, True])
 def test_convolutions_within_functions_of_others(is_given: bool) -> None:
     """mamba_ssm gives a part of a larger tensor for the gradient of x."""
+    from causal_conv1d import causal_conv1d_interface
     from causal_conv1d.cpp_functions import (
         causal_conv1d_bwd_function,
         causal_conv1d_fwd_function,
         causal_conv1d_update_function,
     )
 
+    assert causal_conv1d_interface.causal_conv1d_bwd_function is causal_conv1d_bwd_function
     torch.manual_seed(0)
     x, weight, bias, states = inputs.conv_inputs(dtype=torch.float32)
     final = torch.empty(2, 6, 3) if is_given else None
@@ -465,6 +467,20 @@ def test_a_scan_takes_any_mixture_of_dtypes(wide: str) -> None:
     assert u.grad is not None and u.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize(("given", "meant"), [(None, False), (2, True)])
+def test_flags_are_whatever_is_true_or_false(given: Any, meant: bool) -> None:
+    """MambaVision and others say None."""
+    u, A, B, state = torch.rand(2, 4, 6), -torch.rand(4, 3), torch.rand(2, 3, 6), torch.rand(2, 4, 3)
+    for scan in (
+        lambda flag: mamba.selective_scan_fn(u, u, A, B, B, delta_softplus=flag, return_last_state=flag),
+        lambda flag: mamba.selective_state_update(
+            state.clone(), u[..., 0], u[..., 0], A, B[..., 0], B[..., 0], dt_softplus=flag
+        ),
+        lambda flag: conv.causal_conv1d_fn(u, A, return_final_states=flag),
+    ):
+        torch.testing.assert_close(scan(given), scan(meant), rtol=0, atol=0)
+
+
 @pytest.mark.usefixtures("installed")
 def test_complex_states_are_refused() -> None:
     from mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
@@ -511,3 +527,36 @@ def test_exec_runs_a_program(tmp_path: Path) -> None:
     absent = run("-m", "nothing.there")
     assert absent.returncode == missing.returncode and absent.stderr == "cuconv: there is no module nothing\n"
     assert run().returncode == 2
+
+
+PARENT = """
+import importlib.metadata, multiprocessing
+import causal_conv1d
+
+def work():
+    import mamba_ssm
+    import marked
+    print(mamba_ssm.ops.triton.__name__, causal_conv1d.__spec__.origin, importlib.metadata.version("mamba-ssm"))
+    try:
+        import mamba_ssm.modules.mamba3
+    except ModuleNotFoundError:
+        print("none")
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
+
+
+def test_exec_reaches_the_processes_of_a_program(tmp_path: Path) -> None:
+    """What other files named sitecustomize do for them is still done."""
+    if any(importlib.util.find_spec(name) for name in dropin.VERSIONS):
+        pytest.skip("a package that cuconv stands in for is installed")
+    (tmp_path / "program.py").write_text(PARENT)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['marked'] = sys\n")
+    environment = {"PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "cuconv", "exec", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "mamba_ssm.ops.triton cuconv 2.3.2+cuconv\nnone\n", done.stderr

@@ -78,6 +78,17 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_programs_find_the_parts_of_a_block() -> None:
+    """They read what is inside: its convolution, activation and projections, without the block's forward."""
+    block, x = Mamba(8, d_state=4), random(2, 9, 8).float()
+    u, z = block.in_proj(x).mT.chunk(2, dim=1)
+    u = block.act(block.conv1d(u)[..., : x.shape[1]])
+    steps, B, C = block.x_proj(u.mT).split([block.dt_rank, block.d_state, block.d_state], dim=-1)
+    delta = F.softplus(block.dt_proj(steps)).mT
+    y, _ = inputs.scan(u, delta, -block.A_log.exp(), B.mT, C.mT, block.D, None, None, False)
+    torch.testing.assert_close(block.out_proj((y * block.act(z)).mT), block(x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_tokens_stay_contiguous_between_projections(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []

@@ -149,7 +149,7 @@ def plain_block(block: Any, u: Any) -> Any:
         size = block.d_ssm // groups
         y = F.rms_norm(y.unflatten(-1, (groups, size)), (size,), None, 1e-5).flatten(-2) * block.norm.weight
         y = y * F.silu(z) if block.norm_before_gate else y
-    return block.out_proj(torch.cat((F.silu(z0) * x0, y), dim=-1))
+    return block.out_proj(torch.cat((block.act(z0) * x0, y), dim=-1))
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -108,6 +108,34 @@ def test_adapters_of_a_block_count(names: list[str]) -> None:
         torch.testing.assert_close(each, wanted, rtol=1e-9, atol=1e-11)
 
 
+class Quantised(torch.nn.Module):
+    """A linear layer whose weight and bias have to be unpacked, as torch.ao's quantised ones."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def weight(self) -> Any:
+        return self.layer.weight
+
+    def bias(self) -> Any:
+        return self.layer.bias
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+def test_projections_of_a_block_may_be_quantised() -> None:
+    block, x = Mamba(8, d_state=4, bias=True, dtype=torch.float64), random(2, 6, 8, grad=False)
+    wanted = block(x)
+    for name in ("in_proj", "x_proj", "dt_proj", "out_proj"):
+        setattr(block, name, Quantised(getattr(block, name)))
+    states = block.allocate_inference_cache(2)
+    prompt = block.prefill(x[:, :5], *states)
+    for each in (block(x), torch.cat((prompt, block.step(x[:, 5:], *states)[0]), dim=1)):
+        torch.testing.assert_close(each, wanted, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("name", ["in_proj", "x_proj", "dt_proj", "out_proj"])
 def test_hooks_of_a_block_run(name: str) -> None:
     block, x = Mamba(8, d_state=4, dtype=torch.float64), random(2, 6, 8)
