@@ -107,12 +107,14 @@ def _scan(
     steps = dt.to(wide) if dt_bias is None else dt.to(wide) + dt_bias.to(wide)
     steps = F.softplus(steps) if dt_softplus else steps
     steps = steps if dt_limit == (0.0, math.inf) else steps.clamp(*dt_limit)
-    tokens = max(1, min(chunk_size, MAX_CHUNK, seqlen))
-    rest = -seqlen % tokens
+    # A graph is for any number of tokens, if nothing in it depends on how many there are.
+    is_graph = torch.compiler.is_compiling()
+    tokens = max(1, min(chunk_size, MAX_CHUNK) if is_graph else min(chunk_size, MAX_CHUNK, seqlen))
+    rest = (seqlen + tokens - 1) // tokens * tokens - seqlen
 
     def chunks(each: Tensor) -> Tensor:
         """(batch, chunks, tokens, ...) of (batch, seqlen, ...); padding after the last token has steps of zero."""
-        padded = F.pad(each.to(wide), (0, 0) * (each.dim() - 2) + (0, rest)) if rest else each.to(wide)
+        padded = F.pad(each.to(wide), (0, 0) * (each.dim() - 2) + (0, rest)) if is_graph or rest else each.to(wide)
         return padded.unflatten(1, (-1, tokens))
 
     into, out_of, steps = chunks(B), chunks(C), chunks(steps)
@@ -127,17 +129,15 @@ def _scan(
     y = torch.einsum("bcgkls,bcsgkp->bclgkp", matrix, inputs)
     left = ((decays[:, :, -1:] - decays).exp() * same[:, :, 0, -1, :, None]).unflatten(3, heads)
     added = torch.einsum("bclgkp,bclgn->bcgkpn", inputs * left[..., None], into)
-    kept = (decays[:, :, -1].exp() * goes_on).unflatten(2, heads)[..., None, None]
     state = inputs.new_zeros(batch, *heads, headdim, d_state)
     if initial_states is not None:
         state = initial_states.to(wide).unflatten(1, heads)
-    before, found = [], None
-    for own, factor in zip(added.unbind(1), kept.unbind(1), strict=True):
-        before.append(state)
-        state = torch.addcmul(own, factor, state)
-    if before:
+    found = None
+    if is_graph or added.shape[1]:
+        hand_over = _hand_over_at_once if is_graph else _hand_over
+        before, state = hand_over(state, added, decays[:, :, -1], goes_on)
         since_begin = (decays.exp() * begins).unflatten(3, heads)[..., None]
-        found = _Chunks(inputs, into, since, since_begin, torch.stack(before, dim=1))
+        found = _Chunks(inputs, into, since, since_begin, before)
         y = torch.addcmul(y, torch.einsum("bclgn,bcgkpn->bclgkp", out_of, found.before), since_begin)
     y = y.flatten(1, 2)[:, :seqlen].flatten(2, 3)
     if D is not None:
@@ -145,6 +145,40 @@ def _scan(
     y = y if z is None else y * F.silu(z.to(wide))
     # Models look at it as (batch, seqlen, channels).
     return y.to(x.dtype).contiguous(), state.flatten(1, 2), found
+
+
+def _hand_over(state: Tensor, added: Tensor, totals: Tensor, goes_on: Any) -> tuple[Tensor, Tensor]:
+    """The states before chunks, (batch, chunks, ngroups, heads of a group, headdim, d_state), and after the last.
+
+    Args:
+        state: (batch, ngroups, heads of a group, headdim, d_state): the states before the first chunk.
+        added: (batch, chunks, ngroups, heads of a group, headdim, d_state): what chunks add to states.
+        totals: (batch, chunks, nheads): the logarithm of what is left of a state after each chunk.
+        goes_on: (batch, chunks, 1): whether states pass through a chunk; 1.0 where all do.
+    """
+    kept = (totals.exp() * goes_on).unflatten(2, added.shape[2:4])[..., None, None]
+    before = []
+    for own, factor in zip(added.unbind(1), kept.unbind(1), strict=True):
+        before.append(state)
+        state = torch.addcmul(own, factor, state)
+    return torch.stack(before, dim=1), state
+
+
+def _hand_over_at_once(state: Tensor, added: Tensor, totals: Tensor, goes_on: Any) -> tuple[Tensor, Tensor]:
+    """The same by one product, which a compiled graph has for any number of chunks: it has no loops but unrolled ones.
+
+    Differences of sums over many chunks are taken in float64, where they are exact enough.
+    """
+    after = F.pad(totals.double().cumsum(1), (0, 0, 1, 0)).mT
+    count = after.shape[2]
+    passes = torch.ones(count, count, dtype=torch.bool, device=added.device).tril()
+    if isinstance(goes_on, Tensor):
+        ends = F.pad((~goes_on).cumsum(1), (0, 0, 1, 0)).mT
+        passes = passes & (ends[..., :, None] == ends[..., None, :])
+    decays = (after[..., :, None] - after[..., None, :]).masked_fill(~passes, -math.inf).exp().to(added.dtype)
+    sources = torch.cat((state[:, None], added), dim=1)
+    states = torch.einsum("bgkcs,bsgkpn->bcgkpn", decays.unflatten(1, added.shape[2:4]), sources)
+    return states[:, :-1], states[:, -1]
 
 
 def _bounds(seq_idx: Tensor | None, tokens: int, rest: int, device: torch.device) -> tuple[Tensor, Any, Any]:

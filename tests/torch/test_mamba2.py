@@ -13,6 +13,8 @@ from tests.torch.inputs import Adapted, random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch._dynamo.testing import CompileCounter  # noqa: E402
+
 from cuconv.torch import Mamba, blocks, ssd  # noqa: E402
 from cuconv.torch.mamba2 import Mamba2  # noqa: E402
 
@@ -100,6 +102,26 @@ def test_states_do_not_pass_between_packed_sequences(chunk: int, borders: list[i
         torch.testing.assert_close(states, own_states, **CLOSE)
     own_y = torch.cat([by_steps(*own, D=D)[0] for own in parts_of(tokens, borders)], dim=1)
     torch.testing.assert_close(y, own_y, **CLOSE)
+
+
+def test_one_graph_has_any_number_of_chunks() -> None:
+    """Models see prompts of all lengths, and a graph for each would soon be too many for torch."""
+    graphs = CompileCounter()
+
+    def scan(tokens: Any, state: Any, seq_idx: Any) -> Any:
+        named: dict[str, Any] = {"initial_states": state, "seq_idx": seq_idx, "return_final_states": True}
+        return ssd.mamba_chunk_scan_combined(*tokens, 4, dt_softplus=True, **named)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(scan, fullgraph=True, dynamic=True, backend=graphs)
+    for seqlen in (10, 18, 42):
+        tokens, state = scan_inputs(seqlen=seqlen), random(2, 4, 3, 5)
+        seq_idx = (torch.arange(seqlen, dtype=torch.int32) // 7).expand(2, -1)
+        got, wanted = (each(tokens, state, seq_idx) for each in (compiled, scan))
+        torch.testing.assert_close(got, wanted, **CLOSE)
+        grads = (torch.autograd.grad(y.sin().sum() + last.sum(), (*tokens, state)) for y, last in (got, wanted))
+        torch.testing.assert_close(*grads, **CLOSE)
+    assert graphs.frame_count == 1
 
 
 @pytest.mark.parametrize(("seqlen", "borders"), [(5, [0, 0, 5]), (5, [0, 5, 5]), (0, [0, 0])])
