@@ -139,6 +139,9 @@ def _scan(
         since_begin = (decays.exp() * begins).unflatten(3, heads)[..., None]
         found = _Chunks(inputs, into, since, since_begin, torch.stack(before, dim=1))
         y = torch.addcmul(y, torch.einsum("bclgn,bcgkpn->bclgkp", out_of, found.before), since_begin)
+    else:
+        # Without a token these are the initial states, which must not change when the caller updates the result.
+        state = state.clone()
     y = y.flatten(1, 2)[:, :seqlen].flatten(2, 3)
     if D is not None:
         y = torch.addcmul(y, x.to(wide), D.to(wide) if D.dim() == 2 else D.to(wide)[:, None])

@@ -112,6 +112,16 @@ def test_sequences_may_be_empty(seqlen: int, borders: list[int]) -> None:
         torch.testing.assert_close(state, last[0] if length else torch.zeros_like(state), **CLOSE)
 
 
+def test_states_behind_no_token_are_not_the_arguments_memory() -> None:
+    before = random(2, 4, 3, 5)
+    _, states = ssd.mamba_chunk_scan_combined(
+        *scan_inputs(seqlen=0), 4, initial_states=before, return_final_states=True
+    )
+    assert torch.equal(states, before)
+    states.detach().zero_()
+    assert before.all()
+
+
 def test_states_of_sequences_need_borders() -> None:
     given = scan_inputs()
     for borders, got in ((None, "None"), (torch.tensor([0, 11]), "a batch of 2")):
