@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 
 
@@ -107,10 +108,21 @@ def _normed(
     residual_in_fp32: bool,
 ) -> tuple[Tensor, Tensor]:
     """The norm and the sum."""
+    _check(x, weight, bias, residual=residual)
     total = _wide(x) if residual is None else _wide(x) + _wide(residual)
     out = _norm(total, weight, bias, eps, is_rms_norm)
     kind = residual.dtype if residual is not None else torch.float32 if residual_in_fp32 else x.dtype
     return out.to(x.dtype), total.to(kind)
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, **beside: Tensor | None) -> None:
+    """Raise ValueError for a shape that does not fit; torch would repeat single rows and channels."""
+    for argument, each in (("weight", weight), ("bias", bias)):
+        if each is not None:
+            checks.shape(argument, tuple(each.shape), tuple(x.shape[-1:]), "channels of x")
+    for argument, each in beside.items():
+        if each is not None:
+            checks.shape(argument, tuple(each.shape), tuple(x.shape), "the shape of x")
 
 
 def _wide(rows: Tensor) -> Tensor:
@@ -156,9 +168,13 @@ def layernorm_fn(
     Returns:
         x's shape and dtype.
     """
+    _check(x, weight, bias, z=z)
+    size = group_size or x.shape[-1]
+    if size and x.shape[-1] % size:
+        raise ValueError(message("group_size", size, f"a divisor of the channels of x, {x.shape[-1]}"))
     gate = None if z is None else F.silu(_wide(z))
     rows = _wide(x) if gate is None or norm_before_gate else _wide(x) * gate
-    groups = (-1, group_size or x.shape[-1])
+    groups = (-1, size)
     of_groups = None if bias is None else bias.unflatten(0, groups)
     out = _norm(rows.unflatten(-1, groups), weight.unflatten(0, groups), of_groups, eps, is_rms_norm).flatten(-2)
     return (out * gate if gate is not None and norm_before_gate else out).to(x.dtype)

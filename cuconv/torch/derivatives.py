@@ -71,6 +71,15 @@ class EagerFunction(torch.autograd.Function):
     def __init_subclass__(cls) -> None:
         cls.eager = super(torch.autograd.Function, cls).apply  # type: ignore[misc]
 
+    @classmethod
+    def traced(cls, *arguments: Any) -> Any:
+        """`apply` for Dynamo, which takes no tensor twice: a view stands for one that came before."""
+        distinct: list[Any] = []
+        for each in arguments:
+            is_repeated = isinstance(each, Tensor) and any(each is other for other in distinct)
+            distinct.append(each.view_as(each) if is_repeated else each)
+        return cls.apply(*distinct)
+
 
 class Run(NamedTuple):
     """What a function of autograd needs to make a call, apart from its arrays."""
@@ -117,7 +126,7 @@ class _Followed(EagerFunction):
         """The results, in the graph of autograd."""
         inputs = given[: len(operation.inputs)]
         run = cls.run(operation, options, outputs)
-        results = (cls.apply if traced else cls.eager)(run, *inputs)
+        results = (cls.traced if traced else cls.eager)(run, *inputs)
         if not traced:
             cls._follow_next(run, given, options, outputs)
         made = results if type(results) is tuple else (results,)
@@ -498,7 +507,7 @@ def _scan_packed(
             raise ValueError(message(argument, "an array", "None unless ssm_states is given"))
     if u.dim() == 3:
         raise ValueError(message("u", "a batch while an argument requires grad", "(dim, total), or selective_scan_fn"))
-    apply = PackedScan.apply if traced else PackedScan.eager
+    apply = PackedScan.traced if traced else PackedScan.eager
     out, _ = apply(u, delta, A, B, C, D, z, delta_bias, query_start_loc, None, delta_softplus, False)
     return [out]
 

@@ -55,7 +55,7 @@ def causal_conv1d_packed(
     if initial_states is not None:
         shape = (sequences(query_start_loc), x.shape[0], weight.shape[1] - 1)
         _check_states("initial_states", initial_states, shape, "sequences, dim of x, width - 1", "x", x.dtype)
-    apply = PackedWithStates.apply if traced else PackedWithStates.eager
+    apply = PackedWithStates.traced if traced else PackedWithStates.eager
     out, final_states = apply(x, weight, bias, query_start_loc, initial_states, activation)
     return (out, final_states) if return_final_states else out
 
@@ -103,7 +103,7 @@ def selective_scan_packed(
         shape = (sequences(query_start_loc), *A.shape)
         _check_states("initial_state", initial_state, shape, "sequences, dim of u, d_state of A", "A", A.dtype)
     inputs = (u, delta, A, B, C, D, z, delta_bias, query_start_loc, initial_state)
-    apply = PackedScan.apply if traced else PackedScan.eager
+    apply = PackedScan.traced if traced else PackedScan.eager
     out, last_state = apply(*inputs, checks.flag("delta_softplus", delta_softplus), return_last_state)
     return (out, last_state) if return_last_state else out
 

@@ -32,17 +32,22 @@ def selective_scan_fn(
     """
     kind, flags = u.dtype, (bool(delta_softplus), bool(return_last_state))
     if delta.dtype != kind or B.dtype != kind or C.dtype != kind or (z is not None and z.dtype != kind):
-        wide = torch.promote_types(kind, delta.dtype)
-        u, delta, z = u.to(wide), delta.to(wide), None if z is None else z.to(wide)
+        wide = kind if delta.is_complex() else torch.promote_types(kind, delta.dtype)
+        u, delta, z = u.to(wide), _converted(delta, wide), _converted(z, wide)
         # Constants are of float32, too.
-        B, C = (each.to(wide) if each.dim() > 2 or each.dtype != torch.float32 else each for each in (B, C))
+        B, C = (_converted(each, wide) if each.dim() > 2 or each.dtype != torch.float32 else each for each in (B, C))
         D, delta_bias = (
-            each if each is None or each.dtype == torch.float32 else each.to(wide) for each in (D, delta_bias)
+            each if each is None or each.dtype == torch.float32 else _converted(each, wide) for each in (D, delta_bias)
         )
     result = dense.selective_scan_fn(u, delta, A, B, C, D, z, delta_bias, *flags)
     if u.dtype == kind:
         return result
     return (result[0].to(kind), result[1]) if return_last_state else result.to(kind)
+
+
+def _converted(argument: Any, dtype: torch.dtype) -> Any:
+    """The argument in this dtype, or as it is where it is absent, or complex and thus refused."""
+    return argument if argument is None or argument.is_complex() else argument.to(dtype)
 
 
 def selective_state_update(

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuconv.causal_conv1d.dense import causal_conv1d_fn
+from cuconv.runtime import checks
 from cuconv.runtime.errors import message
 from cuconv.torch.blocks import rmsnorm_fn
 
@@ -66,12 +67,17 @@ def mamba_chunk_scan_combined(
     Returns:
         y, shape and dtype of x; then, if wanted, final states (batch, nheads, headdim, d_state), and states of
         sequences (sequences, nheads, headdim, d_state).
+
+    Raises:
+        ValueError: a shape that does not fit.
     """
     device = x.device.type
+    _check(x, dt, A, B, C, D, z, dt_bias, initial_states, seq_idx)
     if return_varlen_states:
         if cu_seqlens is None or x.shape[0] != 1:
             got = "None" if cu_seqlens is None else f"a batch of {x.shape[0]}"
             raise ValueError(message("cu_seqlens", got, "the borders of sequences in a batch of one"))
+        checks.rank("cu_seqlens", cu_seqlens.shape, "sequences + 1")
         if seq_idx is None:
             seq_idx = torch.searchsorted(cu_seqlens[1:], torch.arange(x.shape[1], device=x.device), right=True)[None]
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
@@ -82,6 +88,40 @@ def mamba_chunk_scan_combined(
             nothing = last.new_zeros(cu_seqlens.shape[0] - 1, *last.shape[1:])
             states.append(nothing if chunks is None else chunks.states_behind(cu_seqlens))
     return (y, *(each.to(state_dtype or each.dtype) for each in states)) if states else y
+
+
+def _check(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    initial_states: Tensor | None,
+    seq_idx: Tensor | None,
+) -> None:
+    """Raise for a shape that does not fit. torch would repeat a single row, head or group, or return another shape."""
+    checks.rank("x", x.shape, "batch, seqlen, nheads, headdim")
+    checks.rank("B", B.shape, "batch, seqlen, ngroups, d_state")
+    (batch, seqlen, nheads, headdim), (ngroups, d_state) = x.shape, B.shape[2:]
+    if ngroups == 0 or nheads % ngroups:
+        raise ValueError(message("ngroups of B", ngroups, f"a divisor of nheads of x, {nheads}"))
+    for argument, each, shape, axes in (
+        ("dt", dt, (batch, seqlen, nheads), "batch, seqlen, nheads of x"),
+        ("A", A, (nheads,), "nheads of x"),
+        ("B", B, (batch, seqlen, ngroups, d_state), "batch, seqlen of x, ngroups, d_state"),
+        ("C", C, tuple(B.shape), "the shape of B"),
+        ("z", z, tuple(x.shape), "the shape of x"),
+        ("dt_bias", dt_bias, (nheads,), "nheads of x"),
+        ("initial_states", initial_states, (batch, nheads, headdim, d_state), "batch, nheads, headdim of x, d_state"),
+        ("seq_idx", seq_idx, (batch, seqlen), "batch, seqlen of x"),
+    ):
+        if each is not None:
+            checks.shape(argument, tuple(each.shape), shape, axes)
+    if D is not None and tuple(D.shape) not in ((nheads,), (nheads, headdim)):
+        raise ValueError(message("D", f"shape {tuple(D.shape)}", f"({nheads},) or ({nheads}, {headdim})"))
 
 
 def _scan(
@@ -139,6 +179,9 @@ def _scan(
         since_begin = (decays.exp() * begins).unflatten(3, heads)[..., None]
         found = _Chunks(inputs, into, since, since_begin, before)
         y = torch.addcmul(y, torch.einsum("bclgn,bcgkpn->bclgkp", out_of, found.before), since_begin)
+    else:
+        # Without a token these are the initial states, which must not change when the caller updates the result.
+        state = state.clone()
     y = y.flatten(1, 2)[:, :seqlen].flatten(2, 3)
     if D is not None:
         y = torch.addcmul(y, x.to(wide), D.to(wide) if D.dim() == 2 else D.to(wide)[:, None])

@@ -105,6 +105,24 @@ def test_a_graph_has_the_gradients_around_a_convolution(function: str) -> None:
     torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_graph_has_the_gradients_of_a_tensor_that_is_two_arguments(packed: bool) -> None:
+    x, weight = random(*((5, 9) if packed else (2, 5, 9))), random(5, 4)
+    A, B = random(5, 3, low=-1.0, high=-0.1), random(*((3, 9) if packed else (2, 3, 9)))
+
+    def program(x: Any, weight: Any, A: Any, B: Any) -> Any:
+        if packed:
+            out = cuconv.causal_conv1d_varlen_fn(x, weight, residual=x)
+            return (out * selective_scan_packed(x, x.sigmoid(), A, B, B, z=x)).sum()
+        out = cuconv.causal_conv1d_fn(x, weight, residual=x)
+        return (out * cuconv.selective_scan_fn(x, x.sigmoid(), A, B, B, z=x)).sum()
+
+    arguments = x, weight, A, B
+    wanted = torch.autograd.grad(program(*arguments), arguments)
+    got = torch.autograd.grad(torch.compile(program, fullgraph=True, backend="aot_eager")(*arguments), arguments)
+    torch.testing.assert_close(got, wanted)
+
+
 def test_a_graph_has_the_gradients_of_a_batch_of_sequences() -> None:
     arguments = random(2, 6, 9), random(6, 4), random(6)
 

@@ -499,6 +499,20 @@ def test_complex_states_are_refused() -> None:
         selective_state_update(torch.zeros(2, 4, 3), u[:, :, 0], u[:, :, 0], A, B[:, :, 0], B[:, :, 0])
 
 
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("argument", ["delta", "B", "C", "D", "z", "delta_bias"])
+def test_a_complex_argument_of_a_real_scan_is_refused(argument: str) -> None:
+    """A conversion would drop its imaginary part."""
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    shapes = {"delta": (2, 4, 6), "B": (4, 3), "C": (4, 3), "D": (4,), "z": (2, 4, 6), "delta_bias": (4,)}
+    given = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    given[argument] = given[argument].to(torch.complex64)
+    for kind in (torch.float32, torch.bfloat16):
+        with pytest.raises(TypeError, match=f"^{argument}: got dtype complex64; wanted "):
+            selective_scan_fn(torch.zeros(2, 4, 6, dtype=kind), A=torch.zeros(4, 3), **given)
+
+
 PROGRAM = """
 import sys
 from causal_conv1d import causal_conv1d_fn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -132,6 +133,42 @@ def test_sequences_may_be_empty(seqlen: int, borders: list[int]) -> None:
     assert y.shape == (1, seqlen, 4, 3) and len(states) == len(borders) - 1
     for state, length in zip(states, torch.tensor(borders).diff(), strict=True):
         torch.testing.assert_close(state, last[0] if length else torch.zeros_like(state), **CLOSE)
+
+
+def test_states_behind_no_token_are_not_the_arguments_memory() -> None:
+    before = random(2, 4, 3, 5)
+    _, states = ssd.mamba_chunk_scan_combined(
+        *scan_inputs(seqlen=0), 4, initial_states=before, return_final_states=True
+    )
+    assert torch.equal(states, before)
+    states.detach().zero_()
+    assert before.all()
+
+
+@pytest.mark.parametrize(
+    ("argument", "shape", "wanted"),
+    [
+        ("dt", (2, 11, 1), "(2, 11, 4) (batch, seqlen, nheads of x)"),
+        ("A", (1,), "(4,) (nheads of x)"),
+        ("B", (1, 11, 2, 5), "(2, 11, 2, 5) (batch, seqlen of x, ngroups, d_state)"),
+        ("C", (2, 11, 4, 5), "(2, 11, 2, 5) (the shape of B)"),
+        ("D", (3,), "(4,) or (4, 3)"),
+        ("z", (2, 1, 4, 3), "(2, 11, 4, 3) (the shape of x)"),
+        ("dt_bias", (1,), "(4,) (nheads of x)"),
+        ("initial_states", (1, 4, 3, 5), "(2, 4, 3, 5) (batch, nheads, headdim of x, d_state)"),
+        ("seq_idx", (1, 11), "(2, 11) (batch, seqlen of x)"),
+    ],
+)
+def test_arguments_of_a_scan_are_not_repeated(argument: str, shape: tuple[int, ...], wanted: str) -> None:
+    """torch would broadcast them. C of more groups than B would even give more heads."""
+    given = dict(zip(("x", "dt", "A", "B", "C"), scan_inputs(), strict=True)) | {argument: torch.zeros(shape)}
+    with pytest.raises(ValueError, match="^" + re.escape(f"{argument}: got shape {shape}; wanted {wanted}")):
+        ssd.mamba_chunk_scan_combined(**given, chunk_size=4)
+
+
+def test_groups_of_a_scan_divide_the_heads() -> None:
+    with pytest.raises(ValueError, match=r"^ngroups of B: got 3; wanted a divisor of nheads of x, 4$"):
+        ssd.mamba_chunk_scan_combined(*scan_inputs(groups=1)[:3], *(random(2, 11, 3, 5) for _ in range(2)), 4)
 
 
 def test_states_of_sequences_need_borders() -> None:
@@ -278,6 +315,21 @@ def test_gated_norms(is_rms: bool, is_before: bool, size: int | None) -> None:
     torch.testing.assert_close(norm(x), normed(x))
     norm.reset_parameters()
     assert norm.weight.eq(1).all() and (is_rms or norm.bias.eq(0).all())
+
+
+@pytest.mark.parametrize("argument", ["weight", "bias", "z", "residual"])
+def test_arguments_of_a_norm_are_not_repeated(argument: str) -> None:
+    """torch would broadcast them; the weight of one group would count for all."""
+    shape = (1, 6) if argument in ("z", "residual") else (1,) if argument == "bias" else (3,)
+    given = {"x": random(4, 6), "weight": random(6), "bias": None, argument: random(*shape)}
+    norm: Any = blocks.layer_norm_fn if argument == "residual" else blocks.layernorm_fn
+    with pytest.raises(ValueError, match="^" + re.escape(f"{argument}: got shape {shape}; wanted (")):
+        norm(**given, **({} if argument == "residual" else {"group_size": 3}))
+
+
+def test_groups_of_a_norm_divide_the_channels() -> None:
+    with pytest.raises(ValueError, match=r"^group_size: got 4; wanted a divisor of the channels of x, 6$"):
+        blocks.rmsnorm_fn(random(2, 6), random(6), None, group_size=4)
 
 
 def test_dropout_and_second_norms_are_refused() -> None:
