@@ -13,13 +13,15 @@ Modules = Mapping[str, Mapping[str, Callable[..., Any]]]
 """For each engine module, the functions to put there, by name."""
 
 
-def install(modules: Modules, needed: str | None = None) -> tuple[str, ...]:
+def install(modules: Modules, needed: str | None = None, in_order: bool = False) -> tuple[str, ...]:
     """Put functions in the place of an engine's, which is imported for it, wherever loaded modules have them.
 
     Args:
         modules: the functions. A module or name that the installed version does not have is left out.
         needed: an argument that an engine's function must have if cuconv's has it. A function without it is of a
             version in which arguments mean something else: it stays as it is, with a warning.
+        in_order: whether the arguments of the engine's function must also be the first ones of cuconv's, in this order;
+            otherwise it stays as it is, too.
 
     Returns:
         The full names of the functions that have been replaced.
@@ -38,6 +40,8 @@ def install(modules: Modules, needed: str | None = None) -> tuple[str, ...]:
                 continue
             if needed is not None and _has(function, needed) and not _has(original, needed):
                 warnings.warn(f"{path}.{name} has no {needed}, and is not replaced", RuntimeWarning, stacklevel=3)
+            elif in_order and not _begins_alike(function, original):
+                warnings.warn(f"{path}.{name} has other arguments, and is not replaced", RuntimeWarning, stacklevel=3)
             else:
                 replaced[f"{path}.{name}"] = original, function
     by_identity = {id(original): function for original, function in replaced.values()}
@@ -46,6 +50,12 @@ def install(modules: Modules, needed: str | None = None) -> tuple[str, ...]:
             if id(value) in by_identity:
                 setattr(module, name, by_identity[id(value)])
     return tuple(replaced)
+
+
+def _begins_alike(function: Callable[..., Any], original: Callable[..., Any]) -> bool:
+    """Whether all arguments of an engine's function are the first ones of cuconv's."""
+    names = list(inspect.signature(original).parameters)
+    return list(inspect.signature(function).parameters)[: len(names)] == names
 
 
 def _has(function: Callable[..., Any], argument: str) -> bool:

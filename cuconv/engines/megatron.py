@@ -85,13 +85,15 @@ def causal_conv1d_varlen_carry_states(
 ) -> Any:
     """Megatron-LM's `common.causal_conv1d_varlen.causal_conv1d_varlen_carry_states` by cuconv's varlen_states.
 
-    x is (total, dim), previous_states (sequences, dim, width). token_indices, prev_columns and from_slice, which other
-    versions compute from cu_seqlens beforehand, have no effect.
+    x is (total, dim), previous_states (sequences, dim, width), of any dtype, as Megatron-LM lets one choose it.
+    token_indices, prev_columns and from_slice, which other versions compute from cu_seqlens beforehand, have no effect.
 
     Returns:
         (sequences, dim, width), new: the last inputs of each sequence, preceded by those of previous_states.
     """
     width = conventions.of_rank("previous_states", previous_states, 3).shape[2]
+    if conventions.of_rank("x", x, 2).dtype != previous_states.dtype:
+        x = x.to(previous_states.dtype)
     try:
         return states.causal_conv1d_varlen_states(x, cu_seqlens, width, previous_states=previous_states)
     except (TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """vLLM's functions of vllm.model_executor.layers.mamba.ops, version 0.33.0, by cuconv.
 
-Arguments of older versions that 0.33.0 lacks are keywords. Two differences are left to the caller of an older version:
-it passes null_block_id=None to `causal_conv1d_fn`, and z and dt_bias of `selective_state_update` by name.
+Arguments that versions from 0.20 on had and 0.33.0 lacks are keywords. Versions before 0.20, whose order of arguments
+and mark of padding differ, are followed by `vllm_0_19`.
 
 Outputs of padding, which vLLM leaves uninitialised, are zeros, or keep x where results overwrite x. Inputs are used
 unrounded, and rounded to the dtype of the states only where they are kept.
@@ -107,8 +107,8 @@ def causal_conv1d_update(
     """vLLM 0.33.0's `causal_conv1d_update` by `cuconv.causal_conv1d_update`.
 
     x is (batch, dim), (batch, dim, seqlen) or, with query_start_loc, (tokens, dim). There are as many sequences as
-    conv_state_indices has rows; query_start_loc may be longer. pad_slot_id, of versions before 0.33, replaces
-    null_block_id. With initial_state_idx and block_idx_last_scheduled_token, also of those versions, each sequence
+    conv_state_indices has rows; query_start_loc may be longer. pad_slot_id, of versions before 0.20, replaces
+    null_block_id. With initial_state_idx and block_idx_last_scheduled_token, of versions before 0.33, each sequence
     starts from the slot in the former column of conv_state_indices and leaves its state in that of the latter.
 
     Returns:
@@ -190,7 +190,7 @@ def selective_state_update(
     """vLLM 0.33.0's `selective_state_update` of mamba_ssm by `cuconv.selective_state_update`.
 
     dt_bias comes before z. Index arrays of several columns without num_accepted_tokens are read in their first column.
-    A sequence in the null block gives 0. pad_slot_id, of versions before 0.33, replaces null_block_id.
+    A sequence in the null block gives 0. pad_slot_id, of versions before 0.20, replaces null_block_id.
 
     Returns:
         None: the result is in out, which must be given.
@@ -263,7 +263,7 @@ def selective_scan_fn(
     of mode "all", each sequence starts from the slot in column initial_state_idx of cache_indices (sequences, blocks),
     and leaves its state at the end of every block of block_size tokens in that block's slot; cu_chunk_seqlen and
     last_chunk_indices say where its chunks end, one or more per block. Without the block_idx_* arguments these two have
-    no effect. pad_slot_id, of versions before 0.33, replaces null_block_id.
+    no effect. pad_slot_id, of versions before 0.20, replaces null_block_id.
 
     Returns:
         z, overwritten, or without it delta; padding keeps what it holds.
@@ -310,6 +310,7 @@ MODULES: installing.Modules = {
 def install() -> tuple[str, ...]:
     """Put these functions in the place of vLLM's, in this process; returns the full names of those replaced.
 
-    Functions of versions before 0.33, which have no null_block_id, stay as they are, and a warning says so.
+    Functions of versions before 0.20, which have no null_block_id, stay as they are, and a warning says so: those that
+    `vllm_0_19` has take their place.
     """
     return installing.install(MODULES, "null_block_id")

@@ -181,6 +181,12 @@ def test_carried_states_are_the_last_inputs_of_state_and_slice(device: str) -> N
     plan = dict.fromkeys(("token_indices", "prev_columns", "from_slice"), torch.zeros(3, 4, device=device))
     planned = megatron.causal_conv1d_varlen_carry_states(x, indices(device, 0, 2, 2, 8), previous, **plan)
     assert torch.equal(planned, carried)
+    # States may have a dtype of their own.
+    for dtype in (torch.float32, torch.float16):
+        mixed = megatron.causal_conv1d_varlen_carry_states(
+            x.bfloat16(), indices(device, 0, 2, 2, 8), previous.to(dtype)
+        )
+        assert mixed.dtype == dtype and torch.equal(mixed, carried.to(dtype))
 
 
 @EACH_DEVICE

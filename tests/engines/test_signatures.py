@@ -19,6 +19,20 @@ PUBLISHED = {
     "query_start_loc=None, cache_indices=None, has_initial_state=None, null_block_id=0, block_size=1024, "
     "block_idx_first_scheduled_token=None, block_idx_last_scheduled_token=None, initial_state_idx=None, "
     "cu_chunk_seqlen=None, last_chunk_indices=None",
+    "vllm_0_19.causal_conv1d_fn": "x, weight, bias, conv_states, query_start_loc, cache_indices=None, "
+    "has_initial_state=None, activation='silu', pad_slot_id=-1, block_idx_first_scheduled_token=None, "
+    "block_idx_last_scheduled_token=None, initial_state_idx=None, num_computed_tokens=None, block_size_to_align=0, "
+    "metadata=None, validate_data=False",
+    "vllm_0_19.causal_conv1d_update": "x, conv_state, weight, bias=None, activation=None, conv_state_indices=None, "
+    "num_accepted_tokens=None, query_start_loc=None, max_query_len=-1, pad_slot_id=-1, "
+    "block_idx_last_scheduled_token=None, initial_state_idx=None, validate_data=False",
+    "vllm_0_19.selective_state_update": "state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, "
+    "state_batch_indices=None, dst_state_batch_indices=None, pad_slot_id=-1, out=None, num_accepted_tokens=None, "
+    "cu_seqlens=None, is_blackwell=False",
+    "vllm_0_19.selective_scan_fn": "u, ssm_states, delta, A, B, C, D=None, z=None, delta_bias=None, "
+    "delta_softplus=False, query_start_loc=None, cache_indices=None, has_initial_state=None, pad_slot_id=-1, "
+    "block_size=1024, block_idx_first_scheduled_token=None, block_idx_last_scheduled_token=None, "
+    "initial_state_idx=None, cu_chunk_seqlen=None, last_chunk_indices=None",
     "sglang.causal_conv1d_fn": "x, weight, bias, conv_states, query_start_loc, seq_lens_cpu, cache_indices=None, "
     "has_initial_state=None, activation='silu', pad_slot_id=-1, validate_data=False, block_table=None, **kwargs",
     "sglang.causal_conv1d_update": "x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, "
@@ -89,7 +103,7 @@ PUBLISHED = {
 }
 """The parameters that the engines' sources declare, by cuconv.engines' module and function."""
 
-ENGINES = ("vllm", "sglang", "sgl_kernel", "tensorrt_llm", "megatron", "tokenspeed", "flashinfer")
+ENGINES = ("vllm", "vllm_0_19", "sglang", "sgl_kernel", "tensorrt_llm", "megatron", "tokenspeed", "flashinfer")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
