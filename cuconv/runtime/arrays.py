@@ -303,6 +303,9 @@ KNOWN_TORCH = (2, 11), (2, 14)
 """The first and the last version of torch with which the use of its internals was tested. Another one cannot be tried:
 guards crash when they are not given the arguments that they expect."""
 
+IN_MODE = "_is_in_torch_dispatch_mode"
+"""torch's flag that some thread has a mode that sees what torch dispatches. Reading it takes 0.01 us."""
+
 
 class TorchFamily(Family):
     name = "torch"
@@ -320,10 +323,12 @@ class TorchFamily(Family):
         increment_version = torch.autograd.graph.increment_version
         self._increment_version = getattr(torch._C, "_increment_version", increment_version)
         inner = _internals()
-        self._guards: Any = getattr(inner, "TensorGuards", None)
+        self._modes = sys.modules.get("torch.utils._python_dispatch")
+        self._guards: Any = getattr(inner, "TensorGuards", None) if hasattr(self._modes, IN_MODE) else None
         self.recogniser = None if self._guards is None else self._recogniser
         # This makes an empty tensor on the current device; by the dispatcher it would take twice as long.
         self._empty: Any = getattr(inner, "_empty_strided_cuda", None)
+        self._is_functional = torch._is_functional_tensor
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
         self._dtypes[torch.float64] = FLOAT64
@@ -354,6 +359,8 @@ class TorchFamily(Family):
                     argument = arguments[len(facts)]
                     raise TypeError(message(argument, "a tensor to negate on reading", "its resolve_neg()"))
                 pointer = array.data_ptr()
+                if pointer == 0 and self._is_functional(array):
+                    raise NotPlain
                 pointers.append(pointer)
                 place = array.get_device(), pointer % ALIGNMENT
                 # Tensors that autograd follows, in whatever mode, are recognised by another call than others.
@@ -385,11 +392,13 @@ class TorchFamily(Family):
             dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors.values()],
         ).check
         checked = ", ".join(f"a{place}" for place in tensors)
+        # Guards ignore the modes of torch's own tracers, such as make_fx.
         lines = [
-            f"if forward_mode._current_level >= 0 or not check({checked}): return None",
+            f"if forward_mode._current_level >= 0 or modes.{IN_MODE} or not check({checked}): return None",
             *(f"p{place} = address(a{place})" for place in tensors),
         ]
-        return lines, {"check": check, "address": self.address, "forward_mode": self._forward_mode}
+        values = {"check": check, "address": self.address, "forward_mode": self._forward_mode, "modes": self._modes}
+        return lines, values
 
     def repeated(self, launches: Sequence[Launch], device: int) -> Part:
         return super().repeated(launches, device) if device == HOST else graphs.repeated(launches, device)

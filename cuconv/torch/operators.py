@@ -20,7 +20,7 @@ from cuconv.runtime.errors import message
 from cuconv.runtime.layout import HOST, Layout
 from cuconv.runtime.operation import Operation
 from cuconv.runtime.plan import NO_NUMBERS, Late
-from cuconv.runtime.tracing import is_recorded
+from cuconv.runtime.tracing import is_in_jit_trace
 from cuconv.selective_scan import turn
 from cuconv.torch import derivatives
 
@@ -120,7 +120,7 @@ def call(
     if not traced:
         refuse_transforms(operation.name)
     # A program of torch.jit.trace cannot be saved with functions of autograd, so it has operators, without gradients.
-    if torch.is_grad_enabled() and (traced or not is_recorded()):
+    if torch.is_grad_enabled() and (traced or not is_in_jit_trace()):
         for each in given:
             if each is not None and each.requires_grad:
                 return derivatives.call(operation, given, options, outputs, traced)

@@ -421,10 +421,11 @@ def test_a_penalty_on_the_gradient_is_an_error_and_not_dropped() -> None:
         lambda x: torch.vmap(call_conv)(x[None]),
         lambda x: torch.func.grad(lambda x: call_conv(x).sum())(x),
         lambda x: torch.func.jvp(call_conv, (x,), (x,)),
+        lambda x: torch.func.functionalize(call_conv)(x),
         lambda x: torch.vmap(lambda x: causal_conv1d_packed(x, torch.ones(6, 4, dtype=x.dtype)))(x),
         lambda x: torch.vmap(lambda x: selective_scan_packed(x, x, x[:, :3], x[:3], x[:3]))(x),
     ],
-    ids=["vmap", "grad", "jvp", "vmap of packed convolutions", "vmap of packed scans"],
+    ids=["vmap", "grad", "jvp", "functionalize", "vmap of packed convolutions", "vmap of packed scans"],
 )
 def test_transforms_are_refused(transform: Callable[[Any], Any], grad: bool) -> None:
     with pytest.raises(RuntimeError, match="cuconv has no batching rule and no forward-mode derivative"):

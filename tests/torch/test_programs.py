@@ -13,6 +13,7 @@ from tests.torch.inputs import Adapted, random
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts  # noqa: E402
 
 from cuconv.torch import Mamba, ShortConvolution, mamba_inner_fn  # noqa: E402
@@ -239,6 +240,11 @@ def step(x: Any) -> Any:
     return cuconv.causal_conv1d_update(x[:, :, 0], state, torch.ones(6, 4)), state
 
 
+def gradient(x: Any) -> Any:
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(conv(x).square().sum(), x)
+
+
 def parts(x: Any) -> Any:
     return tuple(cuconv.causal_conv1d_split(x[0], torch.ones(6, 4), None, None, torch.tensor([0, 2, 5]), sizes=[2, 4]))
 
@@ -255,6 +261,20 @@ def test_functions_are_operators_in_traces(function: Callable[[Any], Any], is_kn
     torch.jit.save(traced, program)
     program.seek(0)
     torch.testing.assert_close(torch.jit.load(program)(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [conv, scan, step, parts, gradient])
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_functions_are_operators_in_graphs_of_make_fx(
+    function: Callable[[Any], Any], pre_dispatch: bool, is_known: bool
+) -> None:
+    """make_fx traces ordinary tensors. What ran beside operators would be memory without contents in its graph."""
+    example, x = torch.rand(2, 6, 5), torch.rand(2, 6, 5)
+    for _ in range(3 if is_known else 0):
+        function(example)
+    graph = make_fx(function, pre_dispatch=pre_dispatch)(example)
+    torch.testing.assert_close(graph(x), function(x), rtol=0, atol=0)
 
 
 def test_a_trace_binds_no_call() -> None:
