@@ -294,17 +294,17 @@ def selective_scan_fn(
         raise
 
 
-MODULES: installing.Modules = {
-    "vllm.model_executor.layers.mamba.ops.causal_conv1d": {
-        "causal_conv1d_fn": causal_conv1d_fn,
-        "causal_conv1d_update": causal_conv1d_update,
-    },
-    "vllm.model_executor.layers.mamba.ops.mamba_ssm": {
-        "selective_scan_fn": selective_scan_fn,
-        "selective_state_update": selective_state_update,
-    },
+_FUNCTIONS: installing.Modules = {
+    "causal_conv1d": {"causal_conv1d_fn": causal_conv1d_fn, "causal_conv1d_update": causal_conv1d_update},
+    "mamba_ssm": {"selective_scan_fn": selective_scan_fn, "selective_state_update": selective_state_update},
 }
-"""The functions that `install` puts in the place of vLLM's, by module and name."""
+
+MODULES: installing.Modules = {
+    f"{engine}.model_executor.layers.mamba.ops.{module}": functions
+    for engine in ("vllm", "aphrodite")
+    for module, functions in _FUNCTIONS.items()
+}
+"""The functions that `install` puts in the place of vLLM's, and of Aphrodite's copies of them."""
 
 
 def install() -> tuple[str, ...]:

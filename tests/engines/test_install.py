@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cuconv.engines import _installing
+from cuconv.engines import _installing, vllm
 
 
 def replacement(*arguments: Any) -> str:
@@ -68,3 +68,16 @@ def test_a_function_of_a_version_that_means_something_else_stays_as_it_is(
     with pytest.warns(RuntimeWarning, match=r"engine\.ops\.update has no null_block_id, and is not replaced"):
         assert _installing.install(modules, "null_block_id") == ("engine.ops.conv",)
     assert ops.__dict__["update"] is older
+
+
+@pytest.mark.filterwarnings("error")
+def test_aphrodite_gets_vllm_s_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "aphrodite.model_executor.layers.mamba.ops.causal_conv1d"
+    names = path.split(".")
+    for end in range(1, len(names) + 1):
+        module = ModuleType(".".join(names[:end]))
+        module.__path__ = []
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    module.__dict__["causal_conv1d_update"] = lambda x, conv_state, null_block_id=0: None
+    assert f"{path}.causal_conv1d_update" in vllm.install()
+    assert module.__dict__["causal_conv1d_update"] is vllm.causal_conv1d_update
