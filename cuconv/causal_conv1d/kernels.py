@@ -80,18 +80,18 @@ on an H200, inputs in the L2 cache:
 """
 
 SMALL_NORMALIZED_TILES = 128, 512
-"""The same where heads are normalised, which takes longer. q and k of 4 heads of 128 and 64 tokens take 4.20, 4.69 and
-5.35 us in float32, and 2.95, 3.03 and 3.28 in bfloat16; of 16 heads and 256 tokens 5.94, 4.25 and 4.55 in bfloat16, and
-10.8, 9.02 and 8.05 in float32.
+"""SMALL_TILES where heads are normalised, which takes longer. With 2, 4 and 8 tokens per thread, 64 tokens of 4 heads
+of 128 take 4.20, 4.69 and 5.35 us on an H200 in float32, and 2.95, 3.03 and 3.28 in bfloat16; 256 tokens of 16 heads
+take 5.94, 4.25 and 4.55 in bfloat16, and 10.8, 9.02 and 8.05 in float32.
 """
 
 
 def small_tile_tokens(
     itemsize: int, width: int, dim_vecs: int, rows: int, processors: int, small: tuple[int, int] = SMALL_TILES
 ) -> int:
-    """channel_tile_tokens() for a call of `rows` tokens: fewer where there are few threads.
+    """Tokens per thread for a call of `rows` tokens: those of channel_tile_tokens(), or fewer if threads were few.
 
-    A tile reads width - 1 tokens in front of it, so that tiles of much fewer tokens seldom pay: with 16 taps in float32
+    A tile reads width - 1 tokens in front of it, so tiles of much fewer tokens seldom pay: with 16 taps in float32
     one sequence of 257 tokens of 4096 channels takes 6.05 us with 16 tokens per thread, and 8.08 with 8.
     """
     most = channel_tile_tokens(itemsize, width, WARP_SIZE)
@@ -131,10 +131,20 @@ tokens of 2048 channels, 31 warps, 9.45, 6.68 and 6.08.
 def small_lane_vecs(
     row_vecs: int, rows: int, processors: int, some: int = SOME_WARPS, most: int = MAX_LANE_VECS
 ) -> int:
-    """lane_vecs_for() for so many rows: fewer where there are few warps."""
+    """Vectors per lane for `rows` rows: those of lane_vecs_for(), or fewer if warps were few.
+
+    Args:
+        row_vecs: vectors per row.
+        rows: rows of the call.
+        processors: multiprocessors of the GPU.
+        some: warps per multiprocessor below which a lane has two vectors at most.
+        most: vectors per lane at most.
+    """
     lane_vecs = lane_vecs_for(row_vecs, most)
     warps = rows * ceil_div(row_vecs, WARP_SIZE * lane_vecs) / processors
-    return 1 if warps < FEW_WARPS else lane_vecs_for(row_vecs, min(most, 2)) if warps < some else lane_vecs
+    if warps < FEW_WARPS:
+        return 1
+    return lane_vecs_for(row_vecs, min(most, 2)) if warps < some else lane_vecs
 
 
 def taps_are_packed(weight: Layout, bias: Layout | None, vec: int) -> bool:

@@ -34,9 +34,10 @@ from cuconv.runtime.machine import multiprocessors
 from cuconv.runtime.plan import Launch, Plan
 
 DENSE_WARPS = 8
-"""Warps per multiprocessor, by the bytes of an element, below which lanes have two vectors at most: 8 x 512 x 512 in
-float32, 31 warps, take 4.28 us so on an H200 and 4.67 with four, 1 x 2048 x 1024 4.36 and 4.60, x 2048, 62 warps, 7.43
-and 7.13. In bfloat16 1 x 2048 x 1024, 15.5 warps, take 3.20 and 3.13, and 4.03 and 4.32 where inputs come from memory.
+"""Warps per multiprocessor, for each byte of an element, below which lanes have two vectors at most. With two and with
+four, 8 x 512 x 512 in float32, 31 warps, takes 4.28 and 4.67 us on an H200, 1 x 2048 x 1024 4.36 and 4.60, 1 x 2048 x
+2048, 62 warps, 7.43 and 7.13. In bfloat16 1 x 2048 x 1024, 15.5 warps, takes 3.20 and 3.13, or 4.03 and 4.32 where
+inputs come from memory.
 """
 
 FEW_VECTORS = 48

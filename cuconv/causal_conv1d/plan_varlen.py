@@ -58,9 +58,10 @@ of that where rows are not aligned. On an H200 16 x 512 takes 75 us with the til
 
 
 FEW_CHANNELS = 16
-"""Channels per multiprocessor up to which a sequence that is alone has no such tiles: it has few prefixes. On an H200
-64 tokens of 512 channels take 2.83 us so and 3.99 with them, of 2048 channels 3.19 and 4.05, but of 8192 6.35 and 4.51;
-512 tokens of 2048 channels 3.63 and 4.29. Four sequences of 64 tokens of 512 channels take 3.97 and 3.44 (bfloat16).
+"""Channels per multiprocessor up to which a call of one sequence does without tiles in shared memory, because it has
+few prefixes. On an H200 64 tokens of 512 channels take 2.83 us without tiles and 3.99 with them, of 2048 channels 3.19
+and 4.05, but of 8192 6.35 and 4.51; 512 tokens of 2048 channels 3.63 and 4.29. Four sequences of 64 tokens of 512
+channels take 3.97 and 3.44 (bfloat16).
 """
 
 STAGED = 128
@@ -322,7 +323,8 @@ def _channels(o: Operands) -> Launch:
 def _tile_tokens(o: Operands, vec: int, small: tuple[int, int] = SMALL_TILES) -> int:
     """Tokens per thread with contiguous channels."""
     (dim, total), width, itemsize = o.x.shape, o.weight.shape[1], o.x.itemsize
-    # Sequences of fewer tokens than taps have prefixes alone, and each snapshot has a thread, whatever tiles are.
+    # Sequences of fewer tokens than taps consist of prefixes, and snapshots have separate threads: neither is quicker
+    # with smaller tiles.
     if o.snapshot_rows or total < width * o.sequences:
         return channel_tile_tokens(itemsize, width, ceil_div(dim, vec))
     return small_tile_tokens(itemsize, width, ceil_div(dim, vec), total, multiprocessors(o.x.device), small)

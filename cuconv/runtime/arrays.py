@@ -25,6 +25,7 @@ from cuconv.runtime.generated import Part
 from cuconv.runtime.graphs import Launch
 from cuconv.runtime.layout import ALIGNMENT, HOST, Layout, in_bytes
 from cuconv.runtime.recogniser import Recogniser
+from cuconv.runtime.torch_internals import IN_MODE, Memory, internals
 
 Facts = tuple[Any, ...]
 """Shape, strides, dtype, device and address modulo ALIGNMENT of an array, in its family's own types: equivalent to a
@@ -299,14 +300,6 @@ class CupyFamily(ByteStrideFamily):
         return pointer
 
 
-KNOWN_TORCH = (2, 11), (2, 14)
-"""The first and the last version of torch with which the use of its internals was tested. Another one cannot be tried:
-guards crash when they are not given the arguments that they expect."""
-
-IN_MODE = "_is_in_torch_dispatch_mode"
-"""torch's flag that some thread has a mode that sees what torch dispatches. Reading it takes 0.01 us."""
-
-
 class TorchFamily(Family):
     name = "torch"
     has_host = True
@@ -320,14 +313,8 @@ class TorchFamily(Family):
         # NumPy has no bfloat16 nor 8-bit floats of its own, and so torch gives it none.
         self._bits = {torch.bfloat16: (torch.int16, BFLOAT16.numpy)}
         self._bits[torch.float8_e4m3fn] = torch.uint8, FLOAT8_E4M3FN.numpy
-        increment_version = torch.autograd.graph.increment_version
-        self._increment_version = getattr(torch._C, "_increment_version", increment_version)
-        inner = _internals()
-        self._modes = sys.modules.get("torch.utils._python_dispatch")
-        self._guards: Any = getattr(inner, "TensorGuards", None) if hasattr(self._modes, IN_MODE) else None
+        self._guards, self._modes, self._empty, self._increment_version, self.stream = internals()
         self.recogniser = None if self._guards is None else self._recogniser
-        # This makes an empty tensor on the current device; by the dispatcher it would take twice as long.
-        self._empty: Any = getattr(inner, "_empty_strided_cuda", None)
         self._is_functional = torch._is_functional_tensor
         self._forward_mode, self._tangents = torch.autograd.forward_ad, torch.autograd.forward_ad.unpack_dual
         self._dtypes = {getattr(torch, name): dtype for name, dtype in BY_NAME.items()}
@@ -335,10 +322,6 @@ class TorchFamily(Family):
         self._torch_dtypes = {dtype: of_torch for of_torch, dtype in self._dtypes.items()}
         self._is_grad_enabled = self.is_grad_enabled = torch.is_grad_enabled
         self._is_in_inference_mode = torch.is_inference_mode_enabled
-        # torch.cuda.current_stream builds an object and takes 6 us instead of 0.05.
-        self.stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
-            lambda device: torch.cuda.current_stream(device).cuda_stream
-        )
 
     def inspect(self, arguments: Sequence[str], given: Sequence[Any]) -> tuple[list[int], list[Facts | None]]:
         pointers: list[int] = []
@@ -459,8 +442,8 @@ class TorchFamily(Family):
         plain = array.detach()
         if plain.dtype in self._bits:
             of_bits, dtype = self._bits[plain.dtype]
-            return np.asarray(_Memory(plain.view(of_bits))).view(dtype)
-        return np.asarray(_Memory(plain))
+            return np.asarray(Memory(plain.view(of_bits))).view(dtype)
+        return np.asarray(Memory(plain))
 
     def mark_written(self, written: Sequence[Any]) -> None:
         # Autograd cannot notice that a kernel overwrites a tensor through its address. This also matters without grad
@@ -478,41 +461,9 @@ class TorchFamily(Family):
         return Part("increment_version(counted)", {"increment_version": self._increment_version, "counted": counted})
 
 
-class _Memory:
-    """A tensor in the form in which NumPy asks for its memory.
-
-    After `Tensor.numpy` torch refuses to resize a storage, but FSDP resizes the storages of parameters.
-    """
-
-    def __init__(self, tensor: Any) -> None:
-        dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
-        self._tensor = tensor
-        """The tensor, which keeps the memory alive as long as a NumPy array uses it."""
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (tensor.data_ptr(), False),
-            "typestr": dtype.str,
-            "shape": tuple(tensor.shape),
-            "strides": tuple(stride * dtype.itemsize for stride in tensor.stride()),
-        }
-
-
 def _with_versions(tensors: Sequence[Any]) -> list[Any]:
     """The tensors for which autograd counts writes."""
     return [tensor for tensor in tensors if not tensor.is_inference()]
-
-
-def _internals() -> Any:
-    """The C functions that torch.compile itself calls to compare tensors with the facts of others, and to make new
-    ones.
-
-    None for versions of torch in which these private functions may differ.
-    """
-    torch = sys.modules["torch"]
-    release = tuple(map(int, torch.__version__.split(".")[:2]))
-    if not KNOWN_TORCH[0] <= release <= KNOWN_TORCH[1]:
-        return None
-    return getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 class DispatchedFamily(Family):

@@ -55,7 +55,7 @@ MOST_STATES = (max_tile_states(), 128, MAX_STATE)
 
 
 def most_states(d_state: int) -> int:
-    """That of the kernel for this many states per channel."""
+    """The least of MOST_STATES that has room for d_state states per channel."""
     return next(most for most in MOST_STATES if most >= d_state)
 
 

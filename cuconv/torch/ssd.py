@@ -147,7 +147,7 @@ def _scan(
     steps = dt.to(wide) if dt_bias is None else dt.to(wide) + dt_bias.to(wide)
     steps = F.softplus(steps) if dt_softplus else steps
     steps = steps if dt_limit == (0.0, math.inf) else steps.clamp(*dt_limit)
-    # A graph is for any number of tokens, if nothing in it depends on how many there are.
+    # A compiled graph serves prompts of all lengths only if none of its branches depends on the length.
     is_graph = torch.compiler.is_compiling()
     tokens = max(1, min(chunk_size, MAX_CHUNK) if is_graph else min(chunk_size, MAX_CHUNK, seqlen))
     rest = (seqlen + tokens - 1) // tokens * tokens - seqlen
@@ -208,9 +208,10 @@ def _hand_over(state: Tensor, added: Tensor, totals: Tensor, goes_on: Any) -> tu
 
 
 def _hand_over_at_once(state: Tensor, added: Tensor, totals: Tensor, goes_on: Any) -> tuple[Tensor, Tensor]:
-    """The same by one product, which a compiled graph has for any number of chunks: it has no loops but unrolled ones.
+    """What `_hand_over` returns, by one product instead of a loop: a compiled graph would unroll the loop, and so serve
+    one number of chunks only.
 
-    Differences of sums over many chunks are taken in float64, where they are exact enough.
+    Sums over many chunks are large beside their differences, so they are taken in float64.
     """
     after = F.pad(totals.double().cumsum(1), (0, 0, 1, 0)).mT
     count = after.shape[2]
